@@ -1,0 +1,55 @@
+"""One error tree. A message names the thing, the value, the limit and the remedy, in one sentence.
+
+    ElegantRLError
+      ConfigError       a setting is unknown, out of range or contradicts another           exit code 2
+      SpecError         an environment breaks the contract or does not fit the agent        exit code 2
+      RoleError         a worker, learner or evaluator failed while the run was going on    exit code 3
+        NonFinite       a NaN or infinity appeared in data or losses
+      CheckpointError   no usable commit, or one that was damaged or tampered with          exit code 4
+      StorageError      the run folder cannot be written                                    exit code 5
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ElegantRLError(Exception):
+    """Base of every error that the library raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(ElegantRLError, ValueError):
+    exit_code = 2
+
+
+class SpecError(ElegantRLError, ValueError):
+    exit_code = 2
+
+
+class RoleError(ElegantRLError, RuntimeError):
+    exit_code = 3
+
+
+class NonFinite(RoleError):
+    pass
+
+
+class CheckpointError(ElegantRLError, RuntimeError):
+    exit_code = 4
+
+
+class StorageError(ElegantRLError, OSError):
+    exit_code = 5
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` with the nearest known names, or all of them if none is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=3, cutoff=0.6)
+    close = [n for n in names if n.lower() in near]
+    if close:
+        return f"did you mean {' or '.join(repr(n) for n in close)}?"
+    return f"known names: {', '.join(names)}"

@@ -1,0 +1,105 @@
+"""Names and shapes of everything that crosses a boundary.
+
+Axes: T rollout steps, N environment lanes, B minibatch rows, E ensemble members, O observation, A action, H hidden.
+Tensors are time-major: ``[T, N, ...]``. A discrete action is an int64 without an action axis; a continuous one is a
+float32 in [-1, 1] with the axis A.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+Metrics = dict[str, Tensor]
+"""``group/name`` -> scalar tensor on the learner's device; the host reads it only when it logs."""
+
+State = dict[str, Any]
+"""What a role needs to continue: nested dicts of tensors and JSON values, nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpec:
+    """What an action is: one of ``dim`` choices, or ``dim`` numbers in [-1, 1]."""
+
+    kind: Literal["discrete", "continuous"]
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """What a policy must know of its environment."""
+
+    name: str
+    obs_shape: tuple[int, ...]
+    action: ActionSpec
+    num_envs: int
+    max_episode_steps: int | None = None
+    target_return: float | None = None
+    """The return at which the task counts as solved, if its authors name one."""
+
+    @property
+    def obs_dim(self) -> int:
+        return math.prod(self.obs_shape)
+
+    @property
+    def action_dim(self) -> int:
+        return self.action.dim
+
+
+class Step(NamedTuple):
+    """What N environments return for one action each. No tensor of a step is ever written to again."""
+
+    obs: Tensor  # [N, O] what the policy sees next: already reset where an episode ended
+    reward: Tensor  # [N] float32
+    terminated: Tensor  # [N] bool: the MDP ended, the successor has no value
+    truncated: Tensor  # [N] bool: cut by a time limit, the successor still has a value; never with terminated
+    next_obs: Tensor  # [N, O] the true successor of the action, also where an episode ended
+
+
+class Rollout(NamedTuple):
+    """T consecutive steps of N lanes."""
+
+    obs: Tensor  # [T, N, O]
+    action: Tensor  # [T, N] int64 or [T, N, A] float32
+    reward: Tensor  # [T, N]
+    terminated: Tensor  # [T, N]
+    truncated: Tensor  # [T, N]
+    next_obs: Tensor  # [T, N, O]
+    logp: Tensor  # [T, N] log-probability under the policy that acted
+
+
+class Transition(NamedTuple):
+    """A minibatch for temporal-difference learning; losses need neither n nor done flags."""
+
+    obs: Tensor  # [B, O]
+    action: Tensor  # [B] or [B, A]
+    reward: Tensor  # [B] discounted sum over the n steps taken
+    discount: Tensor  # [B] gamma**n, 0 where the MDP ended
+    next_obs: Tensor  # [B, O]
+
+
+class Episode(NamedTuple):
+    """One finished training episode, as its worker saw it."""
+
+    ret: float
+    length: int
+
+
+class Fragment(NamedTuple):
+    """A rollout with its address: which lanes, which call, which policy."""
+
+    slot_group: int
+    seq: int
+    version: int
+    rollout: Rollout
+    episodes: list[Episode]
+
+
+class Weights(NamedTuple):
+    """All a worker needs to act: one flat tensor and the learner's update counter."""
+
+    version: int
+    flat: Tensor  # [number of policy parameters and buffers] float32
