@@ -81,11 +81,11 @@ class Transition(NamedTuple):
     next_obs: Tensor  # [B, O]
 
 
-class Episode(NamedTuple):
-    """One finished training episode, as its worker saw it."""
+class Episodes(NamedTuple):
+    """The K training episodes that ended within a fragment, on the host."""
 
-    ret: float
-    length: int
+    returns: Tensor  # [K] float64, undiscounted and unscaled
+    lengths: Tensor  # [K] int64
 
 
 class Fragment(NamedTuple):
@@ -95,7 +95,7 @@ class Fragment(NamedTuple):
     seq: int
     version: int
     rollout: Rollout
-    episodes: list[Episode]
+    episodes: Episodes
 
 
 class Weights(NamedTuple):

@@ -1,0 +1,141 @@
+"""What the runtime may ask of an agent. Nothing here knows of processes, environments, files or clocks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import SpecError
+from ..nets.layers import Activation, Init
+from ..nets.normalize import ObsNorm, RunningStats
+from ..nets.policies import Policy, PolicySpec
+from ..rng import torch_stream
+from ..settings import Section, setting, tunable
+from ..types import EnvSpec, Metrics, State
+from .optim import GradStep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentConfig(Section):
+    """Settings every agent has."""
+
+    section: ClassVar[str] = "agent"
+
+    gamma: float = tunable(0.99, 0.9, 0.999, ge=0.0, le=1.0)
+    """Discount per environment step."""
+    lr: float = tunable(3e-4, 1e-5, 1e-2, "log", gt=0.0)
+    """Learning rate of Adam."""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """`linear` lets the learning rate fall to zero over `schedule_steps`."""
+    schedule_steps: int = setting(100_000, ge=1)
+    """Environment steps over which schedules run. A schedule never depends on when a run is stopped."""
+    hidden: tuple[int, ...] = setting((64, 64), ge=1)
+    """Widths of the hidden layers of every network."""
+    activation: Activation = "relu"
+    """Non-linearity between layers; on a CPU tanh costs several times relu."""
+    init: Init = "default"
+    """How layers start: torch's own way, or orthogonal with a small policy head."""
+    max_grad_norm: float | None = setting(None, gt=0.0)
+    """Gradients longer than this are shortened to it."""
+    reward_scale: float = setting(1.0, gt=0.0)
+    """Rewards are multiplied by this before learning; reported returns are not."""
+    normalize_obs: bool = False
+    """Give networks observations with mean 0 and variance 1, measured while training."""
+    horizon: int = setting(32, ge=1)
+    """Steps each environment takes between two learning phases."""
+
+
+class Hypers(nn.Module):
+    """The tunable fields of a config as 0-dim buffers: changed without a rebuild, one value per population member."""
+
+    def __init__(self, config: AgentConfig):
+        super().__init__()
+        for f in fields(config):
+            if "tunable" in f.metadata:
+                self.register_buffer(f.name, torch.tensor(float(getattr(config, f.name))))
+
+    def __getattr__(self, name: str) -> Tensor:  # only so that a type checker knows what a hyper-parameter is
+        return super().__getattr__(name)  # type: ignore[return-value]
+
+
+class Agent(nn.Module, ABC):
+    """The half of an algorithm that stays with the learner; ``policy`` is the half that travels.
+
+    A subclass builds its networks, then calls ``finish`` with them; ``update`` turns data into better networks.
+    """
+
+    data: ClassVar[Literal["rollout", "replay"]]
+    hot: ClassVar[tuple[str, ...]]
+    """Pure functions of (parameters, buffers, arguments): what may be compiled or mapped over a population."""
+    actions: ClassVar[frozenset[str]] = frozenset({"discrete", "continuous"})
+
+    policy: Policy
+    policy_spec: PolicySpec
+
+    def __init__(self, spec: EnvSpec, config: AgentConfig, device: torch.device, seed: int):
+        super().__init__()
+        if spec.action.kind not in self.actions:
+            able = " or ".join(sorted(self.actions))
+            raise SpecError(
+                f"{type(self).__name__} needs {able} actions, but {spec.name} has {spec.action.kind} ones; "
+                f"choose another agent (`elegantrl agents` lists them)"
+            )
+        self.config = config
+        self.hypers = Hypers(config)
+        self.generator = torch_stream(seed, "agent", device=device)
+        self.num_updates = 0
+        self.obs_stats = RunningStats(spec.obs_dim, device) if config.normalize_obs else None
+
+    @abstractmethod
+    def update(self, batch: Any) -> Metrics:
+        """Learn from a rollout or a minibatch; metrics are device scalars."""
+
+    def schedule(self, env_steps: int) -> None:
+        """Set what follows a schedule for the update at this many environment steps."""
+        if self.config.lr_schedule == "linear":
+            left = max(0.0, 1.0 - env_steps / self.config.schedule_steps)
+            for step in self.grad_steps().values():
+                step.lr.copy_(self.hypers.lr * left)
+
+    def grad_steps(self) -> dict[str, GradStep]:
+        """The optimisers by attribute name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, GradStep)}
+
+    def observe(self, obs: Tensor) -> None:
+        """Let the observation normaliser see new data; what the policy sees changes from the next version on."""
+        if self.obs_stats is not None:
+            assert isinstance(self.policy.norm, ObsNorm)
+            self.obs_stats.update(obs)
+            self.obs_stats.write_to(self.policy.norm)
+
+    def normal_like(self, x: Tensor) -> Tensor:
+        """Standard normal noise from the agent's own stream."""
+        return torch.empty_like(x).normal_(generator=self.generator)
+
+    def compile_hot(self, mode: str = "default") -> None:
+        for name in self.hot:
+            setattr(self, name, torch.compile(getattr(self, name), mode=mode))
+
+    def training_state(self) -> State:
+        """Parameters, optimisers, normaliser, counters and the random stream: all that learning depends on."""
+        return {
+            "modules": {name: value.detach().clone() for name, value in self.state_dict().items()},
+            "optimizers": {name: step.state_dict() for name, step in self.grad_steps().items()},
+            "obs_stats": self.obs_stats.state_dict() if self.obs_stats else {},
+            "generator": self.generator.get_state(),
+            "num_updates": self.num_updates,
+        }
+
+    def load_training_state(self, state: State) -> None:
+        self.load_state_dict(state["modules"])
+        for name, step in self.grad_steps().items():
+            step.load_state_dict(state["optimizers"][name])
+        if self.obs_stats:
+            self.obs_stats.load_state_dict(state["obs_stats"])
+        self.generator.set_state(state["generator"].cpu())
+        self.num_updates = state["num_updates"]
+

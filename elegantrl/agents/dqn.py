@@ -1,0 +1,92 @@
+"""Deep Q-learning (Mnih et al. 2015) with two switches: double (arXiv:1509.06461) and dueling (arXiv:1511.06581).
+
+Axes: B minibatch rows, O obs, A actions.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..nets.policies import PolicySpec, QPolicy
+from ..settings import setting
+from ..types import EnvSpec, Metrics, Transition
+from .base import Agent
+from .off_policy import ReplayConfig
+from .optim import GradStep, Target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DQNConfig(ReplayConfig):
+    """Settings of DQN."""
+
+    batch_size: int = setting(64, ge=1)
+    buffer_size: int = setting(100_000, ge=1)
+    double: bool = False
+    """The online network picks the next action, the target network values it."""
+    dueling: bool = False
+    """Split Q into a state value and advantages."""
+    epsilon_end: float = setting(0.05, ge=0.0, le=1.0)
+    """Share of random actions once exploration has ended; it starts at 1."""
+    explore_steps: int = setting(10_000, ge=1)
+    """Environment steps over which the share of random actions falls to `epsilon_end`."""
+
+
+class AgentDQN(Agent):
+    data = "replay"
+    hot = ("loss",)
+    actions = frozenset({"discrete"})
+    config: DQNConfig
+    policy: QPolicy
+
+    def __init__(self, spec: EnvSpec, config: DQNConfig, device: torch.device, seed: int):
+        super().__init__(spec, config, device, seed)
+        kwargs = {
+            "obs_dim": spec.obs_dim,
+            "action_dim": spec.action_dim,
+            "hidden": config.hidden,
+            "activation": config.activation,
+            "init": config.init,
+            "normalize_obs": config.normalize_obs,
+            "dueling": config.dueling,
+        }
+        self.policy_spec = PolicySpec("q", kwargs)
+        self.policy = QPolicy(**kwargs).to(device)
+        self.step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
+        self.policy_target = deepcopy(self.policy)
+        self.target = Target(self.policy_target, self.step)
+
+    def schedule(self, env_steps: int) -> None:
+        super().schedule(env_steps)
+        c = self.config
+        explored = max(0, env_steps - c.learning_starts) / c.explore_steps
+        self.policy.epsilon.fill_(max(c.epsilon_end, 1.0 - (1.0 - c.epsilon_end) * explored))
+
+    def update(self, batch: Transition) -> Metrics:
+        loss, metrics = self.loss(batch)
+        metrics["loss/grad_norm"] = self.step(loss)
+        self.num_updates += 1
+        if self.num_updates % self.config.target_interval == 0:
+            self.target.track(self.config.tau)
+        return metrics
+
+    def loss(self, b: Transition) -> tuple[Tensor, Metrics]:
+        with torch.no_grad():
+            target_B = b.reward + b.discount * self.next_value(b.next_obs)
+        q_B = self.policy.q(b.obs).gather(1, b.action.unsqueeze(1)).squeeze(1)
+        loss = F.smooth_l1_loss(q_B, target_B)
+        return loss, {"loss/critic": loss.detach(), "critic/q": q_B.detach().mean()}
+
+    def next_value(self, next_obs_BO: Tensor) -> Tensor:
+        """Value of the best next action [B]."""
+        # The target network's own normaliser is a stale copy: both networks see what the policy sees.
+        next_obs_BO = self.policy.norm(next_obs_BO)
+        next_q_BA = self.policy_target.values(next_obs_BO)
+        if not self.config.double:
+            return next_q_BA.amax(1)
+        best_B = self.policy.values(next_obs_BO).argmax(1, keepdim=True)
+        return next_q_BA.gather(1, best_B).squeeze(1)

@@ -1,0 +1,158 @@
+"""The skeleton shared by A2C and PPO: advantages for a fresh rollout, then minibatch steps on it.
+
+A member of the family says one thing: ``policy_loss``.
+Axes: T rollout steps, N lanes, B minibatch rows drawn from the T*N steps, O obs, A action.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..nets.critics import ValueNet
+from ..nets.distributions import Categorical, DiagGaussian
+from ..nets.layers import Init
+from ..nets.policies import CategoricalPolicy, GaussianPolicy, PolicySpec
+from ..settings import setting, tunable
+from ..types import EnvSpec, Metrics, Rollout
+from .base import Agent, AgentConfig
+from .optim import GradStep
+from .returns import gae, vtrace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnPolicyConfig(AgentConfig):
+    """Settings of the on-policy family."""
+
+    init: Init = "orthogonal"
+    max_grad_norm: float | None = setting(0.5, gt=0.0)
+    num_epochs: int = setting(1, ge=1)
+    """Passes over each rollout."""
+    batch_size: int = setting(1 << 30, ge=1)
+    """Rows per gradient step; a rollout that is not larger is one full batch."""
+    gae_lambda: float = tunable(0.95, 0.8, 1.0, ge=0.0, le=1.0)
+    """Trade between bias (0) and variance (1) of advantages."""
+    value_coef: float = setting(0.5, ge=0.0)
+    """Weight of the value loss."""
+    entropy_coef: float = tunable(0.0, 0.0, 0.05, ge=0.0)
+    """Weight of the entropy bonus; larger explores more."""
+    normalize_advantage: bool = True
+    """Give advantages mean 0 and variance 1 over the whole rollout."""
+    vtrace: bool = False
+    """Correct targets for the policy that acted (V-trace), for data that is a few versions old."""
+    log_std_init: float = 0.0
+    """Where the log standard deviation of continuous actions starts."""
+
+
+class Batch(NamedTuple):
+    obs: Tensor  # [B, O]
+    action: Tensor  # [B] or [B, A]
+    logp: Tensor  # [B] under the policy that acted
+    advantage: Tensor  # [B]
+    value_target: Tensor  # [B]
+
+
+class AgentOnPolicy(Agent):
+    data = "rollout"
+    hot = ("loss",)
+    config: OnPolicyConfig
+    policy: CategoricalPolicy | GaussianPolicy
+
+    def __init__(self, spec: EnvSpec, config: OnPolicyConfig, device: torch.device, seed: int):
+        super().__init__(spec, config, device, seed)
+        kwargs = {
+            "obs_dim": spec.obs_dim,
+            "action_dim": spec.action_dim,
+            "hidden": config.hidden,
+            "activation": config.activation,
+            "init": config.init,
+            "normalize_obs": config.normalize_obs,
+        }
+        if spec.action.kind == "discrete":
+            self.policy_spec = PolicySpec("categorical", kwargs)
+            self.policy = CategoricalPolicy(**kwargs)
+        else:
+            self.policy_spec = PolicySpec("gaussian", kwargs | {"log_std_init": config.log_std_init})
+            self.policy = GaussianPolicy(**kwargs, log_std_init=config.log_std_init)
+        self.value = ValueNet(spec.obs_dim, config.hidden, config.activation, config.init)
+        self.to(device)
+        params = [*self.policy.parameters(), *self.value.parameters()]
+        self.step = GradStep(params, self.hypers.lr, config.max_grad_norm)
+
+    def update(self, batch: Rollout) -> Metrics:
+        """Several epochs of minibatch steps on one rollout [T, N]."""
+        rows = self.targets(batch)
+        num_rows = rows.logp.shape[0]
+        logged: list[Metrics] = []
+        for _ in range(self.config.num_epochs):
+            for part in self.minibatches(rows, num_rows):
+                loss, metrics = self.loss(part)
+                metrics["loss/grad_norm"] = self.step(loss)
+                logged.append(metrics)
+            self.num_updates += 1
+            if self.should_stop(logged[-1]):
+                break
+        self.observe(batch.obs)
+        return {name: torch.stack([m[name] for m in logged]).mean() for name in logged[0]}
+
+    def minibatches(self, rows: Batch, num_rows: int) -> list[Batch]:
+        """Shuffled without replacement; a full batch needs no shuffling."""
+        if num_rows <= self.config.batch_size:
+            return [rows]
+        order = torch.randperm(num_rows, device=rows.logp.device, generator=self.generator)
+        return [Batch(*(x[index] for x in rows)) for index in order.split(self.config.batch_size)]
+
+    def should_stop(self, metrics: Metrics) -> bool:
+        """Whether to leave the rest of the epochs undone."""
+        return False
+
+    @torch.no_grad()
+    def targets(self, r: Rollout) -> Batch:
+        """Advantages and value targets, flattened from [T, N] to [T*N] rows."""
+        h = self.hypers
+        reward_TN = r.reward * self.config.reward_scale
+        value_TN = self.value(self.policy.norm(r.obs))
+        next_value_TN = self.next_values(r, value_TN)
+        if self.config.vtrace:
+            log_ratio_TN = self.policy.dist(r.obs).log_prob(r.action) - r.logp
+            target_TN, advantage_TN = vtrace(
+                reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, log_ratio_TN, h.gamma, h.gae_lambda
+            )
+        else:
+            advantage_TN = gae(reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, h.gamma, h.gae_lambda)
+            target_TN = advantage_TN + value_TN
+        if self.config.normalize_advantage:
+            advantage_TN = (advantage_TN - advantage_TN.mean()) / (advantage_TN.std() + 1e-8)
+        rows = Batch(r.obs, r.action, r.logp, advantage_TN, target_TN)
+        return Batch(*(x.flatten(0, 1) for x in rows))
+
+    def next_values(self, r: Rollout, value_TN: Tensor) -> Tensor:
+        """Values of the true successors. Only the last row and truncated steps need another forward pass."""
+        last_N = self.value(self.policy.norm(r.next_obs[-1]))
+        next_value_TN = torch.cat([value_TN[1:], last_N.unsqueeze(0)])
+        cut = r.truncated.nonzero(as_tuple=True)  # reads the host once per rollout, far from the minibatch loop
+        if cut[0].numel():
+            next_value_TN[cut] = self.value(self.policy.norm(r.next_obs[cut]))
+        return next_value_TN
+
+    def loss(self, b: Batch) -> tuple[Tensor, Metrics]:
+        dist = self.policy.dist(b.obs)
+        policy_loss, metrics = self.policy_loss(dist, b)
+        value_loss = 0.5 * (self.value(self.policy.norm(b.obs)) - b.value_target).square().mean()
+        entropy = dist.entropy().mean()
+        loss = policy_loss + self.config.value_coef * value_loss - self.hypers.entropy_coef * entropy
+        return loss, metrics | {
+            "loss/policy": policy_loss.detach(),
+            "loss/value": value_loss.detach(),
+            "policy/entropy": entropy.detach(),
+        }
+
+    @abstractmethod
+    def policy_loss(self, dist: Categorical | DiagGaussian, b: Batch) -> tuple[Tensor, Metrics]:
+        """What the policy minimises on a minibatch, and what is worth logging."""
+
+

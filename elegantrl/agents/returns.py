@@ -1,0 +1,77 @@
+"""Returns and advantages over a rollout.
+
+Axes: T rollout steps, N lanes. ``next_value`` is the value of the true successor of each step, so a truncated step
+bootstraps from where its episode really was and a terminated one from nothing; no trace runs across an episode's end.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: Tensor | float,
+    lam: Tensor | float,
+) -> Tensor:
+    """Generalised advantage estimates [T, N] (arXiv:1506.02438).
+
+    A_t = delta_t + gamma lam A_{t+1} within an episode, delta_t = r_t + gamma V(s_{t+1}) - V(s_t).
+    """
+    delta_TN = reward + gamma * next_value * ~terminated - value
+    trace_TN = gamma * lam * (~(terminated | truncated)).to(reward.dtype)
+    return discounted_sum(delta_TN, trace_TN)
+
+
+def n_step_return(
+    reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: Tensor | float
+) -> Tensor:
+    """Discounted return to the end of the episode or of the rollout, then the successor's value [T, N]."""
+    ended_TN = terminated | truncated
+    ended_TN = torch.cat([ended_TN[:-1], torch.ones_like(ended_TN[-1:])])  # the rollout ends here too
+    boundary_TN = reward + gamma * next_value * (ended_TN & ~terminated)
+    return discounted_sum(boundary_TN, gamma * (~ended_TN).to(reward.dtype))
+
+
+def vtrace(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    log_ratio: Tensor,
+    gamma: Tensor | float,
+    lam: Tensor | float = 1.0,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Value targets and policy-gradient advantages [T, N], corrected for the policy that acted (arXiv:1802.01561).
+
+    ``log_ratio`` is log pi(a|s) - log mu(a|s). On-policy it is zero and the targets are those of ``gae`` + value.
+    """
+    ratio_TN = log_ratio.exp()
+    rho_TN, c_TN = ratio_TN.clamp(max=rho_clip), lam * ratio_TN.clamp(max=c_clip)
+    ended_TN = terminated | truncated
+    bootstrap_TN = gamma * (~terminated).to(reward.dtype)
+    delta_TN = rho_TN * (reward + bootstrap_TN * next_value - value)
+    correction_TN = discounted_sum(delta_TN, gamma * c_TN * ~ended_TN)  # v_s - V(s)
+    target_TN = value + correction_TN
+    # The advantage looks one step ahead to v_{s+1}; at an episode's end and at the last row that is the plain value.
+    ahead_TN = torch.cat([torch.where(ended_TN[:-1], next_value[:-1], target_TN[1:]), next_value[-1:]])
+    advantage_TN = rho_TN * (reward + bootstrap_TN * ahead_TN - value)
+    return target_TN, advantage_TN
+
+
+def discounted_sum(term: Tensor, decay: Tensor) -> Tensor:
+    """x_t = term_t + decay_t * x_{t+1}, from the last row backwards."""
+    total = torch.zeros_like(term[0])
+    out = []
+    for term_N, decay_N in zip(term.flip(0).unbind(), decay.flip(0).unbind(), strict=True):
+        total = torch.addcmul(term_N, decay_N, total)
+        out.append(total)
+    return torch.stack(out[::-1])

@@ -1,0 +1,67 @@
+"""Soft actor-critic with a learned temperature. Haarnoja et al. 2018 (arXiv:1812.05905)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..nets.policies import PolicySpec, SquashedPolicy
+from ..settings import setting
+from ..types import EnvSpec, Metrics, Transition
+from .off_policy import ActorCriticConfig, AgentActorCritic
+from .optim import GradStep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SACConfig(ActorCriticConfig):
+    """Settings of SAC."""
+
+    target_entropy_per_dim: float = -1.0
+    """Entropy the temperature steers to, per action dimension."""
+    alpha_init: float = setting(1.0, gt=0.0)
+    """Temperature at the start."""
+
+
+class AgentSAC(AgentActorCritic):
+    config: SACConfig
+    policy: SquashedPolicy
+
+    def __init__(self, spec: EnvSpec, config: SACConfig, device: torch.device, seed: int):
+        super().__init__(spec, config, device, seed)
+        kwargs = {
+            "obs_dim": spec.obs_dim,
+            "action_dim": spec.action_dim,
+            "hidden": config.hidden,
+            "activation": config.activation,
+            "init": config.init,
+            "normalize_obs": config.normalize_obs,
+        }
+        self.policy_spec = PolicySpec("squashed", kwargs)
+        self.policy = SquashedPolicy(**kwargs).to(device)
+        self.actor_step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
+        self.log_alpha = nn.Parameter(torch.tensor(config.alpha_init, device=device).log())
+        self.alpha_step = GradStep([self.log_alpha], self.hypers.lr)
+        self.target_entropy = config.target_entropy_per_dim * spec.action_dim
+
+    def schedule(self, env_steps: int) -> None:
+        super().schedule(env_steps)
+        self.policy.random_frac.fill_(float(env_steps < self.config.learning_starts))
+
+    def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
+        action_BA, logp_B = self.policy.sample(next_obs_BO, noise_BA)
+        q_EB = self.critic_target(self.policy.norm(next_obs_BO), action_BA)
+        return q_EB.amin(0) - self.log_alpha.exp() * logp_B
+
+    def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
+        action_BA, logp_B = self.policy.sample(b.obs, noise_BA)
+        q_EB = self.critic(self.policy.norm(b.obs), action_BA)
+        loss = (self.log_alpha.exp().detach() * logp_B - q_EB.amin(0)).mean()
+        return loss, {"loss/actor": loss.detach(), "policy/entropy": -logp_B.detach().mean()}
+
+    def update_actor(self, batch: Transition) -> Metrics:
+        metrics = super().update_actor(batch)
+        # Too little entropy makes the bracket negative, so the temperature rises.
+        self.alpha_step(self.log_alpha * (metrics["policy/entropy"] - self.target_entropy))
+        return metrics | {"policy/alpha": self.log_alpha.detach().exp()}

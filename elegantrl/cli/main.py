@@ -1,0 +1,64 @@
+"""``elegantrl``: train, eval, plot, envs, agents. Each command explains itself with ``--help``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+from ..errors import ConfigError, ElegantRLError, did_you_mean
+
+USAGE = """\
+usage: elegantrl COMMAND ...
+
+  train AGENT ENV    train an agent, e.g.  elegantrl train ppo CartPole-v1
+  eval RUN           score the best policy of a run folder
+  plot RUN...        draw learning curves
+  envs               list environments
+  agents             list agents
+
+`elegantrl COMMAND --help` explains a command. Exit codes: 0 done, 2 bad input, 3 the run failed,
+4 no usable checkpoint, 5 storage failure, 130 and 143 stopped by a signal after a commit."""
+
+
+def commands() -> dict[str, Callable[[list[str]], int]]:
+    # Imported here so that `elegantrl --help` does not wait for torch.
+    from . import evaluate, lists, plot, train
+
+    return {
+        "train": train.main,
+        "eval": evaluate.main,
+        "plot": plot.main,
+        "envs": lists.envs_main,
+        "agents": lists.agents_main,
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; every expected error is one sentence on stderr and an exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from .. import __version__
+
+        print(f"elegantrl {__version__}")
+        return 0
+    logging.basicConfig(format="elegantrl: %(message)s", level=logging.WARNING)
+    try:
+        known = commands()
+        if argv[0] not in known:
+            raise ConfigError(f"there is no command {argv[0]!r}; {did_you_mean(argv[0], known)}")
+        return known[argv[0]](argv[1:])
+    except ElegantRLError as error:
+        print(f"elegantrl: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output went away, e.g. `elegantrl envs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The frozen description of a run: environment, agent, training, evaluation, checkpoints; YAML in and out.
+
+``RunConfig`` is the one source for the command line, the run folder and the documents. Its identity is everything that
+decides the numbers; when to stop and where to write are not part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
+
+import cattrs
+import yaml
+
+from .agents.base import AgentConfig
+from .errors import ConfigError, did_you_mean
+from .registry import find_agent
+from .settings import Section, setting
+
+S = TypeVar("S", bound=Section)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvConfig(Section):
+    """What to learn in."""
+
+    section: ClassVar[str] = "env"
+
+    id: str
+    """Gymnasium id, tensor environment, `envpool:ID`, or `module:attribute` of your own."""
+    num_envs: int = setting(1, ge=1)
+    """Environments stepped together."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig(Section):
+    """How long, where and from which seed to train."""
+
+    section: ClassVar[str] = "train"
+
+    seed: int = setting(0, ge=0)
+    """One number fixes everything random."""
+    device: str = "cpu"
+    """Where to learn: cpu, cuda, cuda:1."""
+    max_steps: int = setting(100_000, ge=1)
+    """Stop after this many environment steps, counted over all environments."""
+    max_seconds: float | None = setting(None, gt=0.0)
+    """Stop after this many seconds of training."""
+    target_return: float | None = None
+    """Stop once evaluation shows with 95 % confidence that the policy reaches this return."""
+    patience: int | None = setting(None, ge=1)
+    """Stop when this many evaluations in a row fall clearly below the best one."""
+    num_threads: int = setting(1, ge=1)
+    """Torch threads of the process; more than one rarely pays and may cost a factor of 50."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalConfig(Section):
+    """How the policy is judged: own environments, own seeds, no exploration."""
+
+    section: ClassVar[str] = "eval"
+
+    interval: int = setting(10_000, ge=1)
+    """Environment steps between two evaluations."""
+    episodes: int = setting(20, ge=1)
+    """Episodes per evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig(Section):
+    """When the run writes a commit from which it can continue exactly."""
+
+    section: ClassVar[str] = "checkpoint"
+
+    interval: int = setting(50_000, ge=1)
+    """Environment steps between two commits; one more is written at the end and on Ctrl-C."""
+    keep: int = setting(2, ge=1)
+    """Commits kept."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Everything that describes a run."""
+
+    agent_name: str
+    agent: AgentConfig
+    env: EnvConfig
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested data; the agent's section starts with its name."""
+        sections = {name: _converter.unstructure(getattr(self, name)) for name in SECTIONS}
+        return {"agent": {"name": self.agent_name, **_converter.unstructure(self.agent)}, **sections}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
+        """The inverse of ``to_dict``; unknown names and wrong types are errors that name the field."""
+        check_names(data, ["agent", *SECTIONS], "")
+        agent = dict(_mapping(data.get("agent"), "agent"))
+        entry = find_agent(str(agent.pop("name", "")))
+        sections: dict[str, Any] = {name: build_section(kind, data.get(name, {})) for name, kind in SECTIONS.items()}
+        return cls(agent_name=entry.name, agent=build_section(entry.config, agent), **sections)
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> RunConfig:
+        try:
+            data = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"the config is not YAML: {' '.join(str(error).split())}") from None
+        return cls.from_dict(_mapping(data, "the config"))
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the numbers: two runs that share it can continue each other."""
+        data = self.to_dict()
+        data["train"] = {"seed": self.train.seed, "device": self.train.device, "num_threads": self.train.num_threads}
+        return {name: data[name] for name in ("agent", "env", "train")}
+
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "env": EnvConfig,
+    "train": TrainConfig,
+    "eval": EvalConfig,
+    "checkpoint": CheckpointConfig,
+}
+
+_converter = cattrs.Converter(forbid_extra_keys=True)
+_converter.register_unstructure_hook(tuple, list)
+
+
+@_converter.register_structure_hook
+def _to_float(value: Any, _: type[float]) -> float:
+    if isinstance(value, str):  # YAML reads 3e-4, without a point, as text
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)
+
+
+@_converter.register_structure_hook
+def _to_int(value: Any, _: type[int]) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise TypeError(f"{value!r} is not a whole number")
+    return int(value)
+
+
+@_converter.register_structure_hook
+def _to_bool(value: Any, _: type[bool]) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is not true or false")
+    return value
+
+
+def build_section(kind: type[S], data: Any) -> S:
+    """A section from plain data, with a sentence for the first thing that is wrong in it."""
+    data = _mapping(data, kind.section)
+    check_names(data, [f.name for f in fields(kind)], f"{kind.section}.")
+    try:
+        return _converter.structure(data, kind)
+    except cattrs.ClassValidationError as group:
+        raise _first_error(group, kind, data) from None
+
+
+def _first_error(group: cattrs.BaseValidationError, kind: type[Section], data: Mapping[str, Any]) -> ConfigError:
+    """The first leaf of cattrs' tree of errors, as one sentence."""
+    with_notes, others = group.group_exceptions()
+    for error in [*others, *(error for error, _ in with_notes)]:
+        if isinstance(error, ConfigError):
+            return error
+    note = with_notes[0][1]
+    if note.name not in data:
+        return ConfigError(f"{kind.section}.{note.name} is missing; give it a value")
+    return ConfigError(f"{kind.section}.{note.name}={data[note.name]!r} is not {_describe(note.type)}")
+
+
+def _describe(kind: Any) -> str:
+    """A type in a user's words."""
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    words = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "text"}
+    return words.get(getattr(kind, "__name__", ""), str(kind).replace("typing.", ""))
+
+
+def check_names(data: Mapping[str, Any], known: list[str], prefix: str) -> None:
+    """Raise for the first unknown name, with a suggestion."""
+    for name in data:
+        if name not in known:
+            raise ConfigError(f"there is no setting {prefix}{name}; {did_you_mean(str(name), known)}")
+
+
+def _mapping(data: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} must be a mapping of names to values, not {data!r}")
+    return data

@@ -1,0 +1,107 @@
+"""A ring of transitions, stored per lane so that n-step returns follow one environment.
+
+Axes: R rows of the ring, N lanes, B minibatch rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from ..errors import ConfigError
+from ..types import EnvSpec, Rollout, State, Transition
+
+FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+
+
+class ReplayBuffer:
+    """The newest ``capacity`` transitions of all lanes together; memory is allocated once, at construction.
+
+    ``next_obs`` is stored beside ``obs``: twice the observation memory, and never a successor from another episode
+    or from across the ring's write head.
+    """
+
+    def __init__(self, capacity: int, spec: EnvSpec, device: torch.device):
+        self.num_rows = capacity // spec.num_envs
+        if self.num_rows < 1:
+            raise ConfigError(
+                f"agent.buffer_size={capacity} holds not even one row of env.num_envs={spec.num_envs}; raise it"
+            )
+        shape = (self.num_rows, spec.num_envs)
+        discrete = spec.action.kind == "discrete"
+        self.obs = torch.empty(*shape, spec.obs_dim, device=device)
+        self.next_obs = torch.empty_like(self.obs)
+        # int64 holds any number of choices.
+        self.action = (
+            torch.empty(shape, dtype=torch.int64, device=device)
+            if discrete
+            else torch.empty(*shape, spec.action_dim, device=device)
+        )
+        self.reward = torch.empty(shape, device=device)
+        self.terminated = torch.empty(shape, dtype=torch.bool, device=device)
+        self.truncated = torch.empty(shape, dtype=torch.bool, device=device)
+        self.head = 0  # the row written next
+        self.filled = 0  # rows that hold data
+
+    def __len__(self) -> int:
+        return self.filled * self.reward.shape[1]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(getattr(self, name).nbytes for name in FIELDS)
+
+    def add(self, rollout: Rollout) -> None:
+        """Append T rows for every lane; of a rollout longer than the ring only the newest rows stay."""
+        num_new = min(rollout.reward.shape[0], self.num_rows)
+        first = min(num_new, self.num_rows - self.head)  # rows that fit before the ring wraps
+        for name in FIELDS:
+            ring, new = getattr(self, name), getattr(rollout, name)[-num_new:]
+            ring[self.head : self.head + first] = new[:first]
+            if first < num_new:
+                ring[: num_new - first] = new[first:]
+        self.head = (self.head + num_new) % self.num_rows
+        self.filled = min(self.filled + num_new, self.num_rows)
+
+    def sample(self, batch_size: int, gamma: Tensor, n_step: int, generator: Generator) -> Transition:
+        """A uniform minibatch of n-step transitions."""
+        num_envs = self.reward.shape[1]
+        flat_B = torch.randint(len(self), (batch_size,), device=self.reward.device, generator=generator)
+        return self.gather(flat_B // num_envs, flat_B % num_envs, gamma, n_step)
+
+    def gather(self, age_B: Tensor, lane_B: Tensor, gamma: Tensor, n_step: int) -> Transition:
+        """Transitions that start at the given ages (0 = oldest row held) and lanes.
+
+        A return ends early at an episode's end and at the newest row; both bootstrap from the true successor with
+        the discount of the steps really taken.
+        """
+        num_envs = self.reward.shape[1]
+        oldest = (self.head - self.filled) % self.num_rows
+        start_B = (age_B + oldest) % self.num_rows * num_envs + lane_B
+        flat = {name: getattr(self, name).flatten(0, 1) for name in FIELDS}
+        last_B, reward_B = start_B, flat["reward"][start_B]
+        discount_B = gamma.expand_as(reward_B)
+        for k in range(1, n_step):
+            ended_B = flat["terminated"][last_B] | flat["truncated"][last_B] | (age_B + k >= self.filled)
+            next_B = torch.where(ended_B, last_B, (age_B + k + oldest) % self.num_rows * num_envs + lane_B)
+            # Once ended, last_B stays, so every later k sees the same flags and adds nothing.
+            reward_B = torch.where(ended_B, reward_B, reward_B + discount_B * flat["reward"][next_B])
+            discount_B = torch.where(ended_B, discount_B, discount_B * gamma)
+            last_B = next_B
+        return Transition(
+            obs=flat["obs"][start_B],
+            action=flat["action"][start_B],
+            reward=reward_B,
+            discount=discount_B * ~flat["terminated"][last_B],
+            next_obs=flat["next_obs"][last_B],
+        )
+
+    def state_dict(self) -> State:
+        """The filled rows, oldest first, and nothing that was never written."""
+        order = torch.arange(self.head - self.filled, self.head, device=self.reward.device) % self.num_rows
+        return {name: getattr(self, name)[order] for name in FIELDS} | {"head": self.head}
+
+    def load_state_dict(self, state: State) -> None:
+        self.filled, self.head = state["reward"].shape[0], state["head"]
+        order = torch.arange(self.head - self.filled, self.head, device=self.reward.device) % self.num_rows
+        for name in FIELDS:
+            getattr(self, name)[order] = state[name].to(self.reward.device)

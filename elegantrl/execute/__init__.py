@@ -1,0 +1,1 @@
+"""Where roles run: the executor contract and its backends."""

@@ -1,0 +1,1 @@
+"""Networks: layers, distributions, the policies that travel to workers, and critics."""

@@ -1,0 +1,82 @@
+"""Linear stacks, single and stacked, and flat storage for their parameters.
+
+Axes: B rows, E ensemble members, I inputs, K outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Activation = Literal["relu", "tanh", "silu", "elu"]
+Init = Literal["default", "orthogonal"]
+ACTIVATIONS: dict[Activation, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU}
+
+
+class EnsembleLinear(nn.Module):
+    """E independent linear layers as one batched product: [B, I] or [E, B, I] -> [E, B, K]."""
+
+    def __init__(self, num_members: int, num_inputs: int, num_outputs: int):
+        super().__init__()
+        # The same distribution as nn.Linear, so a member is the network a user would build alone.
+        bound = 1 / math.sqrt(num_inputs)
+        self.weight = nn.Parameter(torch.empty(num_members, num_inputs, num_outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_members, 1, num_outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            x = x.expand(self.weight.shape[0], *x.shape)
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+def mlp(
+    sizes: Sequence[int],
+    activation: Activation = "relu",
+    *,
+    init: Init = "default",
+    head_gain: float = 1.0,
+    num_members: int | None = None,
+) -> nn.Sequential:
+    """Linear layers with an activation between them; a stack of ``num_members`` of them if given.
+
+    With orthogonal initialisation hidden layers have gain sqrt(2) and the last one ``head_gain``.
+    """
+    layers: list[nn.Module] = []
+    for num_inputs, num_outputs in pairwise(sizes):
+        if num_members is None:
+            layers.append(nn.Linear(num_inputs, num_outputs))
+        else:
+            layers.append(EnsembleLinear(num_members, num_inputs, num_outputs))
+        layers.append(ACTIVATIONS[activation]())
+    layers.pop()
+    if init == "orthogonal":
+        linears = layers[::2]
+        for layer in linears:
+            orthogonal_(layer, head_gain if layer is linears[-1] else math.sqrt(2))
+    return nn.Sequential(*layers)
+
+
+def orthogonal_(layer: nn.Module, gain: float) -> None:
+    """Orthogonal weights and zero biases, per member of a stack."""
+    assert isinstance(layer, nn.Linear | EnsembleLinear)
+    for weight in layer.weight if isinstance(layer, EnsembleLinear) else [layer.weight]:
+        nn.init.orthogonal_(weight, gain)
+    nn.init.zeros_(layer.bias)
+
+
+@torch.no_grad()
+def flatten_(tensors: Iterable[Tensor]) -> Tensor:
+    """Move tensors into one flat storage and make each a view of it; return the flat tensor.
+
+    One storage makes an optimiser step, a target update or a weight transfer a single kernel.
+    """
+    tensors = list(tensors)
+    flat = torch.cat([t.detach().reshape(-1) for t in tensors])
+    for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        t.data = part.view_as(t)
+    return flat

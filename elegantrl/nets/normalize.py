@@ -1,0 +1,56 @@
+"""Observation normalisation: the policy carries mean and scale, the learner alone updates them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..types import State
+
+
+class ObsNorm(nn.Module):
+    """(obs - mean) / std, clipped. Its two buffers travel with the policy's weights."""
+
+    mean: Tensor
+    inv_std: Tensor
+
+    def __init__(self, obs_dim: int, clip: float = 10.0):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(obs_dim))
+        self.register_buffer("inv_std", torch.ones(obs_dim))
+        self.clip = clip
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return ((obs - self.mean) * self.inv_std).clamp(-self.clip, self.clip)
+
+
+class RunningStats:
+    """Mean and variance of all observations seen, in float64 so that a long run does not drift."""
+
+    def __init__(self, obs_dim: int, device: torch.device):
+        self.count = torch.zeros((), dtype=torch.float64, device=device)
+        self.mean = torch.zeros(obs_dim, dtype=torch.float64, device=device)
+        self.m2 = torch.zeros(obs_dim, dtype=torch.float64, device=device)
+
+    def update(self, obs: Tensor) -> None:
+        """Merge a batch [..., O] (Chan et al. 1979)."""
+        rows = obs.reshape(-1, obs.shape[-1]).double()
+        count, mean = rows.shape[0], rows.mean(0)
+        total = self.count + count
+        shift = mean - self.mean
+        self.m2 += (rows - mean).square().sum(0) + shift.square() * self.count * count / total
+        self.mean += shift * count / total
+        self.count.copy_(total)
+
+    def write_to(self, norm: ObsNorm) -> None:
+        """Give the policy what was learned; a constant feature keeps scale 1."""
+        variance = self.m2 / self.count.clamp(min=1)
+        norm.mean.copy_(self.mean)
+        norm.inv_std.copy_(torch.where(variance > 1e-8, variance.clamp(min=1e-8).rsqrt(), torch.ones_like(variance)))
+
+    def state_dict(self) -> State:
+        return {"count": self.count, "mean": self.mean, "m2": self.m2}
+
+    def load_state_dict(self, state: State) -> None:
+        for name, value in self.state_dict().items():
+            value.copy_(state[name])

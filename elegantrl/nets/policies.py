@@ -1,0 +1,202 @@
+"""Policies: the half of an agent that travels. A worker needs this file and an environment, nothing else.
+
+Axes: N lanes, B rows, O observation, A action.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from .distributions import Categorical, DiagGaussian, squash
+from .layers import Activation, Init, flatten_, mlp
+from .normalize import ObsNorm
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """How to build a policy anywhere: a kind and plain keyword arguments."""
+
+    kind: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def build(self) -> Policy:
+        return POLICIES[self.kind](**self.kwargs)
+
+
+class Policy(nn.Module, ABC):
+    """Acts on observations. All its parameters and buffers are float32 and travel as one flat tensor."""
+
+    norm: nn.Module
+
+    def __init__(self, obs_dim: int, normalize_obs: bool):
+        super().__init__()
+        self.norm = ObsNorm(obs_dim) if normalize_obs else nn.Identity()
+
+    @abstractmethod
+    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
+        """Actions and their log-probabilities [N]; the best known action if not ``explore``."""
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that travels, in a fixed order."""
+        return [*self.parameters(), *self.buffers()]
+
+    @torch.no_grad()
+    def to_flat(self) -> Tensor:
+        return torch.cat([t.reshape(-1) for t in self.tensors()])
+
+
+class FlatPolicy:
+    """A policy whose weights are views of one flat tensor: a new version is one copy."""
+
+    def __init__(self, spec: PolicySpec, device: torch.device):
+        self.policy = spec.build().to(device).requires_grad_(False)
+        self.flat = flatten_(self.policy.tensors())
+
+    def load(self, flat: Tensor) -> Policy:
+        self.flat.copy_(flat)
+        return self.policy
+
+
+class CategoricalPolicy(Policy):
+    """Softmax over A choices."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden: tuple[int, ...] = (64, 64),
+        activation: Activation = "tanh",
+        init: Init = "orthogonal",
+        normalize_obs: bool = False,
+    ):
+        super().__init__(obs_dim, normalize_obs)
+        self.net = mlp((obs_dim, *hidden, action_dim), activation, init=init, head_gain=0.01)
+
+    def dist(self, obs: Tensor) -> Categorical:
+        return Categorical.from_logits(self.net(self.norm(obs)))
+
+    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
+        dist = self.dist(obs)
+        action = dist.sample(generator) if explore else dist.mode()
+        return action, dist.log_prob(action)
+
+
+class GaussianPolicy(Policy):
+    """Normal with a state-independent standard deviation. Actions may leave [-1, 1]; the environment clips them."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden: tuple[int, ...] = (64, 64),
+        activation: Activation = "tanh",
+        init: Init = "orthogonal",
+        normalize_obs: bool = False,
+        log_std_init: float = 0.0,
+    ):
+        super().__init__(obs_dim, normalize_obs)
+        self.net = mlp((obs_dim, *hidden, action_dim), activation, init=init, head_gain=0.01)
+        self.log_std = nn.Parameter(torch.full((action_dim,), log_std_init))
+
+    def dist(self, obs: Tensor) -> DiagGaussian:
+        return DiagGaussian(self.net(self.norm(obs)), self.log_std)
+
+    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
+        dist = self.dist(obs)
+        action = dist.sample(generator) if explore else dist.mode()
+        return action, dist.log_prob(action)
+
+
+class SquashedPolicy(Policy):
+    """tanh of a normal whose mean and standard deviation depend on the observation (soft actor-critic)."""
+
+    random_frac: Tensor
+    LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden: tuple[int, ...] = (256, 256),
+        activation: Activation = "relu",
+        init: Init = "default",
+        normalize_obs: bool = False,
+    ):
+        super().__init__(obs_dim, normalize_obs)
+        self.net = mlp((obs_dim, *hidden, 2 * action_dim), activation, init=init)
+        # Share of uniform random actions: 1 while the buffer warms up, then 0. The learner writes it.
+        self.register_buffer("random_frac", torch.ones(()))
+
+    def sample(self, obs: Tensor, noise_BA: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions in (-1, 1) [B, A] and the log-density [B] of those samples."""
+        mean, log_std = self.net(self.norm(obs)).chunk(2, -1)
+        return squash(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX), noise_BA)
+
+    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
+        if not explore:
+            mean, _ = self.net(self.norm(obs)).chunk(2, -1)
+            return mean.tanh(), torch.zeros_like(obs[:, 0])
+        mean, log_std = self.net(self.norm(obs)).chunk(2, -1)
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        action, logp = squash(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX), noise)
+        uniform = torch.empty_like(mean).uniform_(-1, 1, generator=generator)
+        coin = torch.empty_like(logp).uniform_(generator=generator) < self.random_frac
+        return torch.where(coin.unsqueeze(-1), uniform, action), logp
+
+
+class QPolicy(Policy):
+    """Epsilon-greedy on action values; with ``dueling`` Q = V + A - mean(A)."""
+
+    epsilon: Tensor
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden: tuple[int, ...] = (64, 64),
+        activation: Activation = "relu",
+        init: Init = "default",
+        normalize_obs: bool = False,
+        dueling: bool = False,
+    ):
+        super().__init__(obs_dim, normalize_obs)
+        self.dueling = dueling
+        # One output more: the state value, in front of the advantages.
+        self.net = mlp((obs_dim, *hidden, action_dim + dueling), activation, init=init)
+        self.register_buffer("epsilon", torch.ones(()))
+
+    def q(self, obs: Tensor) -> Tensor:
+        """Action values [B, A]."""
+        return self.values(self.norm(obs))
+
+    def values(self, normed_obs: Tensor) -> Tensor:
+        """Action values [B, A] of observations that are normalised already."""
+        out = self.net(normed_obs)
+        if not self.dueling:
+            return out
+        value, advantage = out[..., :1], out[..., 1:]
+        return value + advantage - advantage.mean(-1, keepdim=True)
+
+    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
+        q = self.q(obs)
+        greedy = q.argmax(-1)
+        logp = torch.zeros_like(q[:, 0])
+        if not explore:
+            return greedy, logp
+        # One coin and one random action per lane.
+        coin = torch.empty_like(logp).uniform_(generator=generator) < self.epsilon
+        uniform = torch.randint(q.shape[-1], greedy.shape, device=q.device, generator=generator)
+        return torch.where(coin, uniform, greedy), logp
+
+
+POLICIES: dict[str, type[Policy]] = {
+    "categorical": CategoricalPolicy,
+    "gaussian": GaussianPolicy,
+    "squashed": SquashedPolicy,
+    "q": QPolicy,
+}

@@ -1,0 +1,1 @@
+"""Who does what: worker, learner, evaluator, supervisor, and the folder they write to."""

@@ -1,0 +1,66 @@
+"""Judging: separate environments, separate seeds, no exploration. A score is a function of (weights, seed) alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..envs.vec_env import VecEnv
+from ..nets.policies import FlatPolicy, PolicySpec
+from ..types import Weights
+
+STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11,
+              2.10, 2.09, 2.09, 2.08, 2.07, 2.07, 2.06, 2.06, 2.06, 2.05, 2.05, 2.05)  # fmt: skip
+"""Two-sided 95 % quantiles of Student's t for 1 to 29 degrees of freedom; beyond, the normal one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Returns of one evaluation."""
+
+    returns: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.returns) / len(self.returns)
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(math.fsum((r - self.mean) ** 2 for r in self.returns) / len(self.returns))
+
+    @property
+    def ci95(self) -> float:
+        """Half the width of the 95 % confidence interval of the mean; 0 for a single episode."""
+        n = len(self.returns)
+        if n < 2:
+            return 0.0
+        quantile = STUDENT_95[n - 2] if n - 2 < len(STUDENT_95) else 1.96
+        return quantile * self.std / math.sqrt(n - 1)
+
+
+class Evaluator:
+    """Plays one episode per lane, so that short episodes weigh no more than long ones."""
+
+    def __init__(self, env: VecEnv, policy_spec: PolicySpec):
+        self.env = env
+        self.policy = FlatPolicy(policy_spec, env.device)
+
+    @torch.no_grad()
+    def score(self, weights: Weights, seed: int) -> Score:
+        """The return of the first episode in every lane."""
+        policy = self.policy.load(weights.flat)
+        obs = self.env.reset(seed)
+        total = torch.zeros(self.env.spec.num_envs, dtype=torch.float64, device=self.env.device)
+        running = torch.ones_like(total, dtype=torch.bool)
+        while running.any():  # one host read per step; evaluation is not the hot path
+            action, _ = policy.act(obs, False, None)
+            step = self.env.step(action)
+            total += step.reward * running
+            running &= ~(step.terminated | step.truncated)
+            obs = step.obs
+        return Score(tuple(total.tolist()))
+
+    def close(self) -> None:
+        self.env.close()

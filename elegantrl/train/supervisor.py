@@ -1,0 +1,306 @@
+"""Deciding: the loop of one run, its stops, evaluations and commits. Knows neither losses nor networks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..config import RunConfig
+from ..errors import ElegantRLError, NonFinite, RoleError, StorageError
+from ..execute.base import Executor, Future, Handle
+from ..rng import derive_seed
+from ..types import Fragment, Metrics, State, Weights
+from .evaluator import Score
+from .metrics import RunLog
+from .store import Store
+
+RECENT_EPISODES = 20
+LOG_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands; what a commit keeps of the supervisor."""
+
+    env_steps: int = 0
+    seq: int = 0
+    updates: int = 0
+    episodes: int = 0
+    wall_seconds: float = 0.0
+    recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+    last_eval: int = 0
+    last_commit: int = 0
+    best_mean: float = -math.inf
+    best_ci95: float = 0.0
+    best_step: int = 0
+    final_mean: float = math.nan
+    worse_in_a_row: int = 0
+    """Evaluations in a row that fell clearly below the best one."""
+
+    @property
+    def train_return(self) -> float:
+        """Mean return of the latest training episodes, exploration included."""
+        recent = self.recent_returns
+        return math.fsum(recent) / len(recent) if recent else math.nan
+
+    def state_dict(self) -> State:
+        state = {name: getattr(self, name) for name in self.__slots__}
+        return state | {"recent_returns": list(self.recent_returns)}
+
+    @classmethod
+    def from_state(cls, state: State) -> Progress:
+        return cls(**state | {"recent_returns": deque(state["recent_returns"], maxlen=RECENT_EPISODES)})
+
+
+class Display(Protocol):
+    """Whoever shows a run to a person."""
+
+    def progress(self, progress: Progress, steps_per_second: float) -> None: ...
+
+    def evaluation(self, progress: Progress, score: Score, is_best: bool) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Roles:
+    """The handles of one run."""
+
+    workers: list[Handle]
+    learner: Handle
+    evaluator: Handle
+
+
+class Supervisor:
+    """Runs one agent until a reason to stop comes up."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        executor: Executor,
+        roles: Roles,
+        store: Store,
+        log: RunLog,
+        display: Display,
+        commit_info: dict[str, Any],
+    ):
+        self.config, self.executor, self.roles = config, executor, roles
+        self.store, self.log, self.display, self.commit_info = store, log, display, commit_info
+        self.state = Progress()
+        self.weights: Weights = self.ask(roles.learner, "weights")
+        self.best_flat: Tensor = self.weights.flat
+        self.metrics: Metrics = {}
+        self.stop_request: str | None = None
+        self._seconds_before = 0.0
+        self._failed_commits = 0
+
+    def request_stop(self, reason: str) -> None:
+        """Stop at the next iteration boundary; safe to call from a signal handler."""
+        self.stop_request = reason
+
+    # ---- the loop
+
+    def run(self) -> str:
+        """Train until there is a reason to stop; return it."""
+        started = logged = time.monotonic()
+        first_step = logged_step = self.state.env_steps
+        while (reason := self.stop_reason()) is None:
+            self.learn(self.collect())
+            now = time.monotonic()
+            self.state.wall_seconds = self._seconds_before + now - started
+            if now - logged >= LOG_SECONDS:
+                self.log_training((self.state.env_steps - logged_step) / (now - logged))
+                logged, logged_step = now, self.state.env_steps
+            if self.evaluation_is_due():
+                if self.evaluate():
+                    self.request_stop("target_return")
+                # An evaluation is not training speed.
+                logged, logged_step = time.monotonic(), self.state.env_steps
+            if self.state.env_steps - self.state.last_commit >= self.config.checkpoint.interval:
+                self.commit()
+        self.state.wall_seconds = self._seconds_before + time.monotonic() - started
+        if self.state.env_steps > first_step:
+            self.log_training((self.state.env_steps - first_step) / max(1e-9, time.monotonic() - started))
+        if self.state.last_eval < self.state.env_steps and reason not in ("interrupted", "terminated"):
+            self.evaluate()
+        self.commit(must_succeed=True)
+        return reason
+
+    def stop_reason(self) -> str | None:
+        train, state = self.config.train, self.state
+        if self.stop_request is not None:
+            return self.stop_request
+        if state.env_steps >= train.max_steps:
+            return "max_steps"
+        if train.max_seconds is not None and state.wall_seconds >= train.max_seconds:
+            return "max_seconds"
+        if train.patience is not None and state.worse_in_a_row >= train.patience:
+            return "overfitting"
+        return None
+
+    def collect(self) -> list[Fragment]:
+        """One fragment from every worker, with the newest weights."""
+        horizon = self.config.agent.horizon
+        calls = [w.call("sample", self.weights, horizon, self.state.seq) for w in self.roles.workers]
+        self.state.seq += 1
+        fragments: list[Fragment] = [self.outcome(f, f"worker {i}") for i, f in enumerate(calls)]
+        for fragment in fragments:
+            check_finite(fragment, self.config.env.id)
+            self.state.env_steps += fragment.rollout.reward.numel()
+            self.state.episodes += len(fragment.episodes.returns)
+            self.state.recent_returns.extend(fragment.episodes.returns[-RECENT_EPISODES:].tolist())
+        return fragments
+
+    def learn(self, fragments: list[Fragment]) -> None:
+        metrics: Metrics = self.ask(self.roles.learner, "update", fragments)
+        if metrics:
+            self.metrics = metrics
+        self.weights = self.ask(self.roles.learner, "weights")
+
+    # ---- judging
+
+    def evaluation_is_due(self) -> bool:
+        state, train, interval = self.state, self.config.train, self.config.eval.interval
+        waited = state.env_steps - state.last_eval
+        if waited >= interval:
+            return True
+        # Training episodes that reach the target hint that the run may be over: look, but not at every iteration.
+        hint = train.target_return is not None and len(state.recent_returns) == RECENT_EPISODES
+        return hint and state.train_return >= train.target_return and waited >= interval / 10
+
+    def evaluate(self) -> bool:
+        """Score the policy, keep it if it is the best; whether it reaches the target return for certain."""
+        score = self.score(0)
+        target = self.config.train.target_return
+        reached = target is not None and score.mean - score.ci95 >= target
+        if reached:
+            # Fresh seeds guard against a lucky draw.
+            score = Score(score.returns + self.score(1).returns)
+            reached = score.mean - score.ci95 >= target
+        self.keep_score(score)
+        return reached
+
+    def score(self, attempt: int) -> Score:
+        seed = derive_seed(self.config.train.seed, "eval", self.state.env_steps, attempt)
+        score: Score = self.ask(self.roles.evaluator, "score", self.weights, seed)
+        return score
+
+    def keep_score(self, score: Score) -> None:
+        state = self.state
+        is_best = score.mean > state.best_mean
+        if is_best:
+            state.best_mean, state.best_ci95, state.best_step = score.mean, score.ci95, state.env_steps
+            self.best_flat = self.weights.flat
+        clearly_worse = score.mean + score.ci95 < state.best_mean - state.best_ci95
+        state.worse_in_a_row = state.worse_in_a_row + 1 if clearly_worse else 0
+        state.last_eval, state.final_mean = state.env_steps, score.mean
+        row = {"kind": "eval", "eval/mean": score.mean, "eval/std": score.std, "eval/ci95": score.ci95}
+        self.log.log(row | {"wall_seconds": state.wall_seconds, "eval/episodes": len(score.returns)}, state.env_steps)
+        losses = host_floats(self.metrics)
+        self.log.record_evaluation(
+            state.env_steps,
+            score.mean,
+            score.std,
+            state.train_return,
+            losses.get("loss/actor", losses.get("loss/policy", math.nan)),
+            losses.get("loss/critic", losses.get("loss/value", math.nan)),
+        )
+        self.display.evaluation(state, score, is_best)
+
+    # ---- remembering
+
+    def log_training(self, steps_per_second: float) -> None:
+        values = host_floats(self.metrics)
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise NonFinite(
+                    f"{name} is {value} at step {self.state.env_steps}; the run folder holds the last good commit:"
+                    f" lower agent.lr or agent.reward_scale and resume"
+                )
+        row = {"kind": "train", "train/return": self.state.train_return, "train/episodes": self.state.episodes}
+        row |= {"time/steps_per_second": steps_per_second, "wall_seconds": self.state.wall_seconds}
+        self.log.log(row | values, self.state.env_steps)
+        self.display.progress(self.state, steps_per_second)
+
+    def commit(self, must_succeed: bool = False) -> None:
+        """Write everything needed to continue bit for bit. A full disk costs a warning, three in a row the run."""
+        if not bool(self.weights.flat.isfinite().all()):
+            raise NonFinite(f"the policy has non-finite weights at step {self.state.env_steps}; nothing was committed")
+        self.state.last_commit = self.state.env_steps
+        parts = {
+            "learner": self.ask(self.roles.learner, "state_dict"),
+            "supervisor": self.state.state_dict() | {"best_flat": self.best_flat},
+        }
+        for i, worker in enumerate(self.roles.workers):
+            parts[f"worker{i}"] = self.ask(worker, "state_dict")
+        try:
+            self.store.commit(self.state.env_steps, parts, self.commit_info)
+            self._failed_commits = 0
+        except StorageError as error:
+            self._failed_commits += 1
+            if must_succeed or self._failed_commits >= 3:
+                raise
+            self.display.message(f"{error}; training goes on with the commit before")
+
+    def restore(self, parts: dict[str, State]) -> None:
+        """Continue where a commit was written."""
+        supervisor = dict(parts["supervisor"])
+        self.best_flat = supervisor.pop("best_flat")
+        self.state = Progress.from_state(supervisor)
+        self._seconds_before = self.state.wall_seconds
+        self.ask(self.roles.learner, "load_state_dict", parts["learner"])
+        for i, worker in enumerate(self.roles.workers):
+            self.ask(worker, "load_state_dict", parts[f"worker{i}"])
+        self.weights = self.ask(self.roles.learner, "weights")
+
+    # ---- talking to roles
+
+    def ask(self, handle: Handle, method: str, *args: Any) -> Any:
+        return self.outcome(handle.call(method, *args), method)
+
+    def outcome(self, future: Future, who: str) -> Any:
+        """The value of a call; a foreign exception becomes one sentence that says where it came from."""
+        self.executor.wait([future])
+        try:
+            return future.result()
+        except ElegantRLError:
+            raise
+        except Exception as error:
+            frame = error.__traceback__
+            while frame is not None and frame.tb_next is not None:
+                frame = frame.tb_next
+            where = f" ({frame.tb_frame.f_code.co_filename}:{frame.tb_lineno})" if frame else ""
+            text = " ".join(str(error).split())
+            raise RoleError(
+                f"{who} failed at step {self.state.env_steps} in {self.config.env.id}:"
+                f" {type(error).__name__}: {text}{where}"
+            ) from error
+
+
+def host_floats(metrics: Metrics) -> dict[str, float]:
+    """All metrics in one transfer from the device."""
+    if not metrics:
+        return {}
+    return dict(zip(metrics, torch.stack([m.detach().float() for m in metrics.values()]).tolist(), strict=True))
+
+
+def check_finite(fragment: Fragment, env_id: str) -> None:
+    """Refuse a fragment with a NaN or an infinity before it reaches a buffer or a normaliser."""
+    rollout = fragment.rollout
+    # A sum is finite only if all its terms are: two reductions and one host read per fragment.
+    if bool((rollout.reward.sum() + rollout.next_obs.sum()).isfinite()):
+        return
+    for name, x in (("reward", rollout.reward), ("observation", rollout.next_obs)):
+        bad = (~x.isfinite()).nonzero()
+        if len(bad):
+            t, lane = bad[0, 0].item(), bad[0, 1].item()
+            raise NonFinite(
+                f"{env_id} gave a non-finite {name} in lane {lane} (step {t} of fragment {fragment.seq});"
+                f" fix the environment and resume"
+            )
