@@ -173,7 +173,7 @@ def build_section(kind: type[S], data: Any) -> S:
         raise _first_error(group, kind, data) from None
 
 
-def _first_error(group: cattrs.BaseValidationError, kind: type[Section], data: Mapping[str, Any]) -> ConfigError:
+def _first_error(group: cattrs.ClassValidationError, kind: type[Section], data: Mapping[str, Any]) -> ConfigError:
     """The first leaf of cattrs' tree of errors, as one sentence."""
     with_notes, others = group.group_exceptions()
     for error in [*others, *(error for error, _ in with_notes)]:

@@ -32,3 +32,8 @@ def find_recipe(agent_name: str, env_id: str) -> Recipe:
     if "default" in table:
         return Recipe(f"general settings of {agent_name} (no tuned ones for {env_id})", table["default"])
     return Recipe(f"built-in settings of {agent_name}")
+
+
+def tuned_environments(agent_name: str) -> list[str]:
+    """Environments with settings of their own for this agent."""
+    return [name for name in _table().get(agent_name, {}) if name != "default"]

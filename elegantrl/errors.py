@@ -1,12 +1,12 @@
 """One error tree. A message names the thing, the value, the limit and the remedy, in one sentence.
 
-    ElegantRLError
-      ConfigError       a setting is unknown, out of range or contradicts another           exit code 2
-      SpecError         an environment breaks the contract or does not fit the agent        exit code 2
-      RoleError         a worker, learner or evaluator failed while the run was going on    exit code 3
-        NonFinite       a NaN or infinity appeared in data or losses
-      CheckpointError   no usable commit, or one that was damaged or tampered with          exit code 4
-      StorageError      the run folder cannot be written                                    exit code 5
+ElegantRLError
+  ConfigError       a setting is unknown, out of range or contradicts another           exit code 2
+  SpecError         an environment breaks the contract or does not fit the agent        exit code 2
+  RoleError         a worker, learner or evaluator failed while the run was going on    exit code 3
+    NonFinite       a NaN or infinity appeared in data or losses
+  CheckpointError   no usable commit, or one that was damaged or tampered with          exit code 4
+  StorageError      the run folder cannot be written                                    exit code 5
 """
 
 from __future__ import annotations

@@ -36,9 +36,7 @@ class AgentEntry:
 _AGENTS: dict[str, AgentEntry] = {}
 
 
-def register_agent(
-    name: str, agent: type[Agent], config: type[AgentConfig], summary: str = "", **preset: Any
-) -> None:
+def register_agent(name: str, agent: type[Agent], config: type[AgentConfig], summary: str = "", **preset: Any) -> None:
     """Make ``elegantrl train NAME ...`` train ``agent`` with ``config``."""
     _AGENTS[name.lower()] = AgentEntry(name.lower(), agent, config, summary, preset)
 
@@ -67,7 +65,7 @@ def build_agent(entry: AgentEntry, spec: EnvSpec, config: AgentConfig, device: t
     """A fresh agent whose initial weights depend on ``seed`` alone."""
     # Layers draw their initial weights from torch's global stream: give them one of their own for a moment.
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(derive_seed(seed, "init"))
+        torch.default_generator.manual_seed(derive_seed(seed, "init"))
         return entry.agent(spec, config, device, seed)
 
 

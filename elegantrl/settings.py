@@ -66,4 +66,3 @@ def _within(value: Any, ge: float | None, gt: float | None, le: float | None, lt
         or (le is not None and value > le)
         or (lt is not None and value >= lt)
     )
-

@@ -65,7 +65,7 @@ class Hypers(nn.Module):
 class Agent(nn.Module, ABC):
     """The half of an algorithm that stays with the learner; ``policy`` is the half that travels.
 
-    A subclass builds its networks, then calls ``finish`` with them; ``update`` turns data into better networks.
+    A subclass builds its networks; ``update`` turns data into better ones.
     """
 
     data: ClassVar[Literal["rollout", "replay"]]
@@ -93,6 +93,14 @@ class Agent(nn.Module, ABC):
     @abstractmethod
     def update(self, batch: Any) -> Metrics:
         """Learn from a rollout or a minibatch; metrics are device scalars."""
+
+    def build_policy(self, kind: str, spec: EnvSpec, device: torch.device, **extra: Any) -> Any:
+        """The policy of this kind with the config's network settings; it can be rebuilt anywhere from its spec."""
+        c = self.config
+        common = {"hidden": c.hidden, "activation": c.activation, "init": c.init, "normalize_obs": c.normalize_obs}
+        sizes = {"obs_dim": spec.obs_dim, "action_dim": spec.action_dim}
+        self.policy_spec = PolicySpec(kind, sizes | common | extra)
+        return self.policy_spec.build().to(device)
 
     def schedule(self, env_steps: int) -> None:
         """Set what follows a schedule for the update at this many environment steps."""
@@ -138,4 +146,3 @@ class Agent(nn.Module, ABC):
             self.obs_stats.load_state_dict(state["obs_stats"])
         self.generator.set_state(state["generator"].cpu())
         self.num_updates = state["num_updates"]
-

@@ -9,10 +9,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
 
-from ..nets.policies import PolicySpec, QPolicy
+from ..nets.policies import QPolicy
 from ..settings import setting
 from ..types import EnvSpec, Metrics, Transition
 from .base import Agent
@@ -45,17 +45,7 @@ class AgentDQN(Agent):
 
     def __init__(self, spec: EnvSpec, config: DQNConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        kwargs = {
-            "obs_dim": spec.obs_dim,
-            "action_dim": spec.action_dim,
-            "hidden": config.hidden,
-            "activation": config.activation,
-            "init": config.init,
-            "normalize_obs": config.normalize_obs,
-            "dueling": config.dueling,
-        }
-        self.policy_spec = PolicySpec("q", kwargs)
-        self.policy = QPolicy(**kwargs).to(device)
+        self.policy = self.build_policy("q", spec, device, dueling=config.dueling)
         self.step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
         self.policy_target = deepcopy(self.policy)
         self.target = Target(self.policy_target, self.step)
@@ -78,7 +68,7 @@ class AgentDQN(Agent):
         with torch.no_grad():
             target_B = b.reward + b.discount * self.next_value(b.next_obs)
         q_B = self.policy.q(b.obs).gather(1, b.action.unsqueeze(1)).squeeze(1)
-        loss = F.smooth_l1_loss(q_B, target_B)
+        loss = smooth_l1_loss(q_B, target_B)
         return loss, {"loss/critic": loss.detach(), "critic/q": q_B.detach().mean()}
 
     def next_value(self, next_obs_BO: Tensor) -> Tensor:

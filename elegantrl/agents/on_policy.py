@@ -16,7 +16,7 @@ from torch import Tensor
 from ..nets.critics import ValueNet
 from ..nets.distributions import Categorical, DiagGaussian
 from ..nets.layers import Init
-from ..nets.policies import CategoricalPolicy, GaussianPolicy, PolicySpec
+from ..nets.policies import CategoricalPolicy, GaussianPolicy
 from ..settings import setting, tunable
 from ..types import EnvSpec, Metrics, Rollout
 from .base import Agent, AgentConfig
@@ -64,22 +64,11 @@ class AgentOnPolicy(Agent):
 
     def __init__(self, spec: EnvSpec, config: OnPolicyConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        kwargs = {
-            "obs_dim": spec.obs_dim,
-            "action_dim": spec.action_dim,
-            "hidden": config.hidden,
-            "activation": config.activation,
-            "init": config.init,
-            "normalize_obs": config.normalize_obs,
-        }
         if spec.action.kind == "discrete":
-            self.policy_spec = PolicySpec("categorical", kwargs)
-            self.policy = CategoricalPolicy(**kwargs)
+            self.policy = self.build_policy("categorical", spec, device)
         else:
-            self.policy_spec = PolicySpec("gaussian", kwargs | {"log_std_init": config.log_std_init})
-            self.policy = GaussianPolicy(**kwargs, log_std_init=config.log_std_init)
-        self.value = ValueNet(spec.obs_dim, config.hidden, config.activation, config.init)
-        self.to(device)
+            self.policy = self.build_policy("gaussian", spec, device, log_std_init=config.log_std_init)
+        self.value = ValueNet(spec.obs_dim, config.hidden, config.activation, config.init).to(device)
         params = [*self.policy.parameters(), *self.value.parameters()]
         self.step = GradStep(params, self.hypers.lr, config.max_grad_norm)
 
@@ -93,7 +82,7 @@ class AgentOnPolicy(Agent):
                 loss, metrics = self.loss(part)
                 metrics["loss/grad_norm"] = self.step(loss)
                 logged.append(metrics)
-            self.num_updates += 1
+                self.num_updates += 1
             if self.should_stop(logged[-1]):
                 break
         self.observe(batch.obs)
@@ -104,7 +93,7 @@ class AgentOnPolicy(Agent):
         if num_rows <= self.config.batch_size:
             return [rows]
         order = torch.randperm(num_rows, device=rows.logp.device, generator=self.generator)
-        return [Batch(*(x[index] for x in rows)) for index in order.split(self.config.batch_size)]
+        return [Batch(*(x[index] for x in rows)) for index in torch.split(order, self.config.batch_size)]
 
     def should_stop(self, metrics: Metrics) -> bool:
         """Whether to leave the rest of the epochs undone."""
@@ -154,5 +143,3 @@ class AgentOnPolicy(Agent):
     @abstractmethod
     def policy_loss(self, dist: Categorical | DiagGaussian, b: Batch) -> tuple[Tensor, Metrics]:
         """What the policy minimises on a minibatch, and what is worth logging."""
-
-

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from ..nets.layers import flatten_
 from ..types import State
@@ -14,13 +15,16 @@ from ..types import State
 class GradStep:
     """Adam on one flat tensor that the given parameters become views of: every part of a step is one kernel."""
 
+    BETA1, BETA2, EPS = 0.9, 0.999, 1e-5
+
     def __init__(self, params: Iterable[nn.Parameter], lr: Tensor, max_grad_norm: float | None = None):
         self.params = list(params)
         self.flat = flatten_(self.params)
         # A tensor, so that a schedule or a population changes it in place.
         self.lr = lr.detach().clone()
-        self.optimizer = torch.optim.Adam([self.flat], lr=self.lr, fused=True, eps=1e-5)
         self.max_grad_norm = max_grad_norm
+        self.mean, self.square = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
+        self.count = torch.zeros((), device=self.flat.device)
 
     def __call__(self, loss: Tensor) -> Tensor:
         """Minimise ``loss`` by one step; return the gradient norm before clipping."""
@@ -30,19 +34,19 @@ class GradStep:
         norm = torch.linalg.vector_norm(grad)
         if self.max_grad_norm is not None:
             grad *= (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        self.flat.grad = grad
-        self.optimizer.step()
+        # torch's own Adam without the bookkeeping of an Optimizer, which costs more than the step at these sizes.
+        adam(
+            [self.flat], [grad], [self.mean], [self.square], [], [self.count], fused=True, amsgrad=False,
+            beta1=self.BETA1, beta2=self.BETA2, lr=self.lr, weight_decay=0.0, eps=self.EPS, maximize=False,
+        )  # fmt: skip
         return norm
 
     def state_dict(self) -> State:
-        moments = self.optimizer.state.get(self.flat, {})
-        return {"lr": self.lr.clone()} | {name: value.clone() for name, value in moments.items()}
+        return {name: getattr(self, name).clone() for name in ("lr", "mean", "square", "count")}
 
     def load_state_dict(self, state: State) -> None:
-        self.lr.copy_(state["lr"])
-        moments = {k: v.to(self.flat.device).clone() for k, v in state.items() if k != "lr"}
-        if moments:
-            self.optimizer.state[self.flat] = moments
+        for name, value in state.items():
+            getattr(self, name).copy_(value)
 
 
 class Target:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..nets.policies import PolicySpec, SquashedPolicy
+from ..nets.policies import SquashedPolicy
 from ..settings import setting
 from ..types import EnvSpec, Metrics, Transition
 from .off_policy import ActorCriticConfig, AgentActorCritic
@@ -30,16 +30,7 @@ class AgentSAC(AgentActorCritic):
 
     def __init__(self, spec: EnvSpec, config: SACConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        kwargs = {
-            "obs_dim": spec.obs_dim,
-            "action_dim": spec.action_dim,
-            "hidden": config.hidden,
-            "activation": config.activation,
-            "init": config.init,
-            "normalize_obs": config.normalize_obs,
-        }
-        self.policy_spec = PolicySpec("squashed", kwargs)
-        self.policy = SquashedPolicy(**kwargs).to(device)
+        self.policy = self.build_policy("squashed", spec, device)
         self.actor_step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
         self.log_alpha = nn.Parameter(torch.tensor(config.alpha_init, device=device).log())
         self.alpha_step = GradStep([self.log_alpha], self.hypers.lr)
@@ -51,7 +42,7 @@ class AgentSAC(AgentActorCritic):
 
     def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
         action_BA, logp_B = self.policy.sample(next_obs_BO, noise_BA)
-        q_EB = self.critic_target(self.policy.norm(next_obs_BO), action_BA)
+        q_EB: Tensor = self.critic_target(self.policy.norm(next_obs_BO), action_BA)
         return q_EB.amin(0) - self.log_alpha.exp() * logp_B
 
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:

@@ -6,11 +6,13 @@ Axes: N environment lanes, O observation, A action.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from ..errors import SpecError
+from ..rng import torch_stream
 from ..types import EnvSpec, State, Step
 
 Exactness = Literal["exact", "replayed", "episode"]
@@ -54,3 +56,113 @@ class VecEnv(ABC):
 
     def close(self) -> None:  # noqa: B027  an environment without resources has nothing to release
         """Release what the environments hold."""
+
+
+def check_env(env: VecEnv, seed: int = 0, steps: int = 200) -> None:
+    """Take ``steps`` random actions and raise ``SpecError`` at the first breach of the contract."""
+    actions = _random_actions(env.spec, seed, steps, env.device)
+    obs = env.reset(seed)
+    _check_tensor(env, "reset observation", obs, torch.float32, (env.spec.num_envs, env.spec.obs_dim))
+    first = obs.clone()
+    history, copies = [], []
+    for action in actions:
+        step = env.step(action)
+        _check_step(env, step)
+        history.append(step)
+        copies.append(Step(*(field.clone() for field in step)))
+    _require(env, torch.equal(obs, first), "reset observation", "never written to again", "other values after a step")
+    for step, copy in zip(history, copies, strict=True):
+        _check_same(env, step, copy, "never written to again")
+    _check_ends_differ(env, history)
+
+    _require(env, torch.equal(env.reset(seed), first), "reset observation", "equal under the same seed", "other values")
+    half = steps // 2
+    for action, step in zip(actions[:half], history, strict=False):
+        _check_same(env, env.step(action), step, "equal under the same seed and actions")
+    _check_state(env, actions[half:])
+
+
+def _random_actions(spec: EnvSpec, seed: int, steps: int, device: torch.device) -> list[Tensor]:
+    generator = torch_stream(seed, "check_env")
+    if spec.action.kind == "discrete":
+        actions = torch.randint(spec.action.dim, (steps, spec.num_envs), generator=generator)
+    else:
+        # A little beyond [-1, 1], as a Gaussian policy would go.
+        actions = torch.rand(steps, spec.num_envs, spec.action.dim, generator=generator) * 2.4 - 1.2
+    return list(actions.to(device))
+
+
+def _require(env: VecEnv, holds: bool, field: str, expected: str, got: str) -> None:
+    if not holds:
+        raise SpecError(f"environment {env.spec.name!r}: {field} is expected to be {expected}, got {got}")
+
+
+def _check_tensor(env: VecEnv, field: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    _require(env, isinstance(value, Tensor), field, "a tensor", type(value).__name__)
+    _require(env, value.dtype == dtype, field, str(dtype), str(value.dtype))
+    _require(env, value.shape == shape, field, f"of shape {shape}", str(tuple(value.shape)))
+    _require(env, value.device.type == env.device.type, field, f"on {env.device}", str(value.device))
+    _require(env, bool(torch.isfinite(value).all()), field, "finite", "NaN or infinity")
+
+
+def _check_step(env: VecEnv, step: Step) -> None:
+    lanes = (env.spec.num_envs,)
+    obs_shape = (env.spec.num_envs, env.spec.obs_dim)
+    _check_tensor(env, "obs", step.obs, torch.float32, obs_shape)
+    _check_tensor(env, "reward", step.reward, torch.float32, lanes)
+    _check_tensor(env, "terminated", step.terminated, torch.bool, lanes)
+    _check_tensor(env, "truncated", step.truncated, torch.bool, lanes)
+    _check_tensor(env, "next_obs", step.next_obs, torch.float32, obs_shape)
+    both = bool((step.terminated & step.truncated).any())
+    _require(env, not both, "truncated", "false where terminated is true", "both true")
+    going = ~(step.terminated | step.truncated)
+    same = torch.equal(step.obs[going], step.next_obs[going])
+    _require(env, same, "next_obs", "equal to obs where no episode ended", "other values")
+
+
+def _check_same(env: VecEnv, step: Step, other: Step, expected: str) -> None:
+    for field, ours, theirs in zip(Step._fields, step, other, strict=True):
+        _require(env, torch.equal(ours, theirs), field, expected, "other values")
+
+
+def _check_ends_differ(env: VecEnv, history: list[Step]) -> None:
+    """A successor that always equals the next episode's first observation was taken after the reset."""
+    ended = [(step, step.terminated | step.truncated) for step in history]
+    pairs = [(step.obs[done], step.next_obs[done]) for step, done in ended if done.any()]
+    varies = any(not torch.equal(step.next_obs, history[0].next_obs) for step in history)
+    differs = any(not torch.equal(obs, next_obs) for obs, next_obs in pairs)
+    _require(
+        env,
+        differs or not pairs or not varies,
+        "next_obs",
+        "the last observation of the old episode where it ended",
+        "the first one of the next episode",
+    )
+
+
+def _check_state(env: VecEnv, actions: list[Tensor]) -> None:
+    """Going on from a saved state must repeat the steps, or at least be deterministic if episodes restart."""
+    state = env.state_dict()
+    _require(env, _storable(state), "state_dict", "made of dicts, tensors and JSON values", "something else")
+    exact = env.exactness != "episode"
+    if exact:
+        expected = [env.step(action) for action in actions]
+        obs = env.load_state_dict(state)
+    else:
+        obs = env.load_state_dict(state)
+        expected = [env.step(action) for action in actions]
+        again = env.load_state_dict(state)
+        _require(env, torch.equal(obs, again), "load_state_dict", "deterministic", "other observations")
+    _check_tensor(env, "observation after load_state_dict", obs, torch.float32, (env.spec.num_envs, env.spec.obs_dim))
+    kept = env.exactness != "episode" or not exact
+    _require(env, kept, "exactness", "what it was before load_state_dict", env.exactness)
+    for action, step in zip(actions, expected, strict=True):
+        _check_same(env, env.step(action), step, "equal after load_state_dict")
+
+
+def _storable(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _storable(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(_storable(item) and not isinstance(item, Tensor) for item in value)
+    return value is None or isinstance(value, Tensor | str | int | float | bool)

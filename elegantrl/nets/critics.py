@@ -25,7 +25,9 @@ class ValueNet(nn.Module):
 class EnsembleCritic(nn.Module):
     """E independent action values Q(s, a) in one batched product: [B, O], [B, A] -> [E, B]."""
 
-    def __init__(self, obs_dim: int, action_dim: int, hidden: tuple[int, ...], activation: Activation, num_critics: int):
+    def __init__(
+        self, obs_dim: int, action_dim: int, hidden: tuple[int, ...], activation: Activation, num_critics: int
+    ):
         super().__init__()
         self.net = mlp((obs_dim + action_dim, *hidden, 1), activation, num_members=num_critics)
 

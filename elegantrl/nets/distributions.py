@@ -9,8 +9,8 @@ import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
+from torch.nn.functional import softplus
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -64,6 +64,6 @@ def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor
     """tanh of mean + std * noise, and the log-density of that very sample: [B, A], [B]."""
     raw = mean + log_std.exp() * noise
     # log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)), which does not underflow for large |x|.
-    log_slope = 2 * (math.log(2) - raw - F.softplus(-2 * raw))
+    log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw))
     logp = (-0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_slope).sum(-1)
     return raw.tanh(), logp

@@ -77,6 +77,6 @@ def flatten_(tensors: Iterable[Tensor]) -> Tensor:
     """
     tensors = list(tensors)
     flat = torch.cat([t.detach().reshape(-1) for t in tensors])
-    for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+    for t, part in zip(tensors, torch.split(flat, [t.numel() for t in tensors]), strict=True):
         t.data = part.view_as(t)
     return flat

@@ -69,7 +69,7 @@ def resolve_config(
     check_names(overrides, ["agent", *SECTIONS], "")
     agent_data = {**recipe.sections.get("agent", {}), **overrides.get("agent", {})}
     agent_config = build_section(entry.config, {**entry.preset, **agent_data})
-    sections = {
+    sections: dict[str, Any] = {
         name: build_section(
             kind,
             ({"id": env} if name == "env" else {}) | recipe.sections.get(name, {}) | overrides.get(name, {}),
@@ -127,9 +127,9 @@ def env_name(env: Any) -> str:
     """What to call an environment in the config: its id, or the address of its class or function."""
     if isinstance(env, str):
         return env
-    spec = getattr(env, "spec", None)
-    if getattr(spec, "id", None):
-        return str(spec.id)
+    gym_id = getattr(getattr(env, "spec", None), "id", None)
+    if gym_id is not None:
+        return str(gym_id)
     thing = env if hasattr(env, "__qualname__") else type(env)
     return f"{thing.__module__}:{thing.__qualname__}"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,7 +23,9 @@ from .metrics import RunLog
 from .store import Store
 
 RECENT_EPISODES = 20
-LOG_SECONDS = 1.0
+LOG_SECONDS = 0.5
+
+Row = dict[str, float | int | str]
 
 
 @dataclass(slots=True)
@@ -30,7 +34,6 @@ class Progress:
 
     env_steps: int = 0
     seq: int = 0
-    updates: int = 0
     episodes: int = 0
     wall_seconds: float = 0.0
     recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
@@ -77,6 +80,28 @@ class Roles:
     evaluator: Handle
 
 
+class Speedometer:
+    """Environment steps per second of training proper: evaluations and commits stop the clock."""
+
+    def __init__(self, step: int):
+        self.start_step, self._start = step, time.monotonic()
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def restart(self, step: int) -> float:
+        """Steps per second since the last restart."""
+        speed = (step - self.start_step) / max(self.seconds(), 1e-9)
+        self.start_step, self._start = step, time.monotonic()
+        return speed
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        before = time.monotonic()
+        yield
+        self._start += time.monotonic() - before
+
+
 class Supervisor:
     """Runs one agent until a reason to stop comes up."""
 
@@ -108,27 +133,25 @@ class Supervisor:
 
     def run(self) -> str:
         """Train until there is a reason to stop; return it."""
-        started = logged = time.monotonic()
-        first_step = logged_step = self.state.env_steps
+        started = time.monotonic()
+        speed = Speedometer(self.state.env_steps)
         while (reason := self.stop_reason()) is None:
             self.learn(self.collect())
-            now = time.monotonic()
-            self.state.wall_seconds = self._seconds_before + now - started
-            if now - logged >= LOG_SECONDS:
-                self.log_training((self.state.env_steps - logged_step) / (now - logged))
-                logged, logged_step = now, self.state.env_steps
+            self.state.wall_seconds = self._seconds_before + time.monotonic() - started
+            if speed.seconds() >= LOG_SECONDS:
+                self.log_training(speed.restart(self.state.env_steps))
             if self.evaluation_is_due():
-                if self.evaluate():
-                    self.request_stop("target_return")
-                # An evaluation is not training speed.
-                logged, logged_step = time.monotonic(), self.state.env_steps
+                with speed.paused():
+                    if self.evaluate():
+                        self.request_stop("target_return")
             if self.state.env_steps - self.state.last_commit >= self.config.checkpoint.interval:
-                self.commit()
-        self.state.wall_seconds = self._seconds_before + time.monotonic() - started
-        if self.state.env_steps > first_step:
-            self.log_training((self.state.env_steps - first_step) / max(1e-9, time.monotonic() - started))
+                with speed.paused():
+                    self.commit()
+        if self.state.env_steps > speed.start_step:
+            self.log_training(speed.restart(self.state.env_steps))
         if self.state.last_eval < self.state.env_steps and reason not in ("interrupted", "terminated"):
             self.evaluate()
+        self.state.wall_seconds = self._seconds_before + time.monotonic() - started
         self.commit(must_succeed=True)
         return reason
 
@@ -171,20 +194,21 @@ class Supervisor:
         if waited >= interval:
             return True
         # Training episodes that reach the target hint that the run may be over: look, but not at every iteration.
-        hint = train.target_return is not None and len(state.recent_returns) == RECENT_EPISODES
-        return hint and state.train_return >= train.target_return and waited >= interval / 10
+        if train.target_return is None or len(state.recent_returns) < RECENT_EPISODES:
+            return False
+        return state.train_return >= train.target_return and waited >= interval / 10
 
     def evaluate(self) -> bool:
         """Score the policy, keep it if it is the best; whether it reaches the target return for certain."""
         score = self.score(0)
         target = self.config.train.target_return
-        reached = target is not None and score.mean - score.ci95 >= target
-        if reached:
+        if target is None:
+            target = math.inf
+        if score.mean - score.ci95 >= target:
             # Fresh seeds guard against a lucky draw.
             score = Score(score.returns + self.score(1).returns)
-            reached = score.mean - score.ci95 >= target
         self.keep_score(score)
-        return reached
+        return score.mean - score.ci95 >= target
 
     def score(self, attempt: int) -> Score:
         seed = derive_seed(self.config.train.seed, "eval", self.state.env_steps, attempt)
@@ -200,7 +224,7 @@ class Supervisor:
         clearly_worse = score.mean + score.ci95 < state.best_mean - state.best_ci95
         state.worse_in_a_row = state.worse_in_a_row + 1 if clearly_worse else 0
         state.last_eval, state.final_mean = state.env_steps, score.mean
-        row = {"kind": "eval", "eval/mean": score.mean, "eval/std": score.std, "eval/ci95": score.ci95}
+        row: Row = {"kind": "eval", "eval/mean": score.mean, "eval/std": score.std, "eval/ci95": score.ci95}
         self.log.log(row | {"wall_seconds": state.wall_seconds, "eval/episodes": len(score.returns)}, state.env_steps)
         losses = host_floats(self.metrics)
         self.log.record_evaluation(
@@ -223,7 +247,7 @@ class Supervisor:
                     f"{name} is {value} at step {self.state.env_steps}; the run folder holds the last good commit:"
                     f" lower agent.lr or agent.reward_scale and resume"
                 )
-        row = {"kind": "train", "train/return": self.state.train_return, "train/episodes": self.state.episodes}
+        row: Row = {"kind": "train", "train/return": self.state.train_return, "train/episodes": self.state.episodes}
         row |= {"time/steps_per_second": steps_per_second, "wall_seconds": self.state.wall_seconds}
         self.log.log(row | values, self.state.env_steps)
         self.display.progress(self.state, steps_per_second)

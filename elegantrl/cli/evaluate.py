@@ -1,0 +1,60 @@
+"""``elegantrl eval RUN``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import ConfigError
+from ..train.run import TrainedPolicy
+from .parse import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Score the best policy of a run: no exploration, fresh environments."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """The run folder."""
+    episodes: int = 20
+    """Episodes to play."""
+    seed: int = 1_000_003
+    """Seed of the evaluation environments."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+def main(argv: list[str]) -> int:
+    flags = parse(Flags, argv, "elegantrl eval")
+    if flags.episodes < 1:
+        raise ConfigError(f"--episodes {flags.episodes} is out of range: it must be >= 1")
+    policy = TrainedPolicy.load(flags.run)
+    score = policy.evaluate(flags.episodes, flags.seed)
+    if flags.json:
+        result = {
+            "agent": policy.config.agent_name,
+            "env": policy.config.env.id,
+            "episodes": flags.episodes,
+            "seed": flags.seed,
+            "mean_return": score.mean,
+            "std_return": score.std,
+            "ci95": score.ci95,
+            "returns": list(score.returns),
+        }
+        print(json.dumps(result))
+        return 0
+    table = Table(title=f"{policy.config.agent_name} on {policy.config.env.id}", title_justify="left")
+    for name in ("episodes", "mean", "95 % interval", "std", "min", "max"):
+        table.add_column(name, justify="right")
+    interval = f"{score.mean - score.ci95:,.1f} .. {score.mean + score.ci95:,.1f}"
+    numbers = [f"{x:,.1f}" for x in (score.std, min(score.returns), max(score.returns))]
+    table.add_row(str(flags.episodes), f"{score.mean:,.1f}", interval, *numbers)
+    Console(file=sys.stdout).print(table)
+    return 0

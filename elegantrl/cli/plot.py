@@ -1,0 +1,33 @@
+"""``elegantrl plot RUN...``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ..errors import CheckpointError
+from ..train.plot import plot_runs
+from .parse import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Draw learning curves: one run in detail; several seeds as a mean with a 95 % band; several agents in colours."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Run folders."""
+    out: Path = Path("learning_curves.png")
+    """Picture to write; the suffix decides the format (png, jpg, svg, pdf)."""
+
+
+def main(argv: list[str]) -> int:
+    flags = parse(Flags, argv, "elegantrl plot")
+    for run in flags.runs:
+        if not (run / "metrics.jsonl").exists():
+            raise CheckpointError(f"{run} holds no metrics.jsonl; is it a run folder?")
+    plot_runs(flags.runs, flags.out)
+    print(flags.out)
+    return 0

@@ -1,0 +1,158 @@
+"""``elegantrl train AGENT ENV``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields, make_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from ..agents.base import AgentConfig
+from ..config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainConfig
+from ..errors import ConfigError
+from ..registry import find_agent
+from ..train.run import RunResult, resolve_config, run_training
+from .display import RunDisplay
+from .parse import parse
+
+USAGE = """\
+usage: elegantrl train AGENT ENV [OPTIONS]
+       elegantrl train --config FILE [--run-dir D] [--resume]
+
+  AGENT   one of `elegantrl agents`
+  ENV     a Gymnasium id, a tensor environment (`elegantrl envs`), envpool:ID, or module:attribute of your own
+
+`elegantrl train AGENT ENV --help` lists all settings with the defaults for that pair."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Train an agent; a run folder with the trained policy, curves and commits is left behind."""
+
+    num_envs: int
+    """Environments stepped together."""
+    max_steps: int
+    """Stop after this many environment steps, counted over all environments."""
+    max_seconds: float | None
+    """Stop after this many seconds of training."""
+    target_return: float | None
+    """Stop once evaluation shows with 95 % confidence that the policy reaches this return."""
+    patience: int | None
+    """Stop when this many evaluations in a row fall clearly below the best one."""
+    seed: int
+    """One number fixes everything random."""
+    device: str
+    """Where to learn: cpu, cuda, cuda:1."""
+    num_threads: int
+    """Torch threads of the process."""
+    run_dir: Path | None = None
+    """Folder of the run; by default a fresh one under runs/."""
+    resume: bool = False
+    """Continue the newest valid commit of --run-dir, bit for bit."""
+    env_kwargs: tuple[str, ...] = ()
+    """Arguments of the environment, as name=value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFlags:
+    """Train from a config file, e.g. the config.yaml of an earlier run."""
+
+    config: Path
+    """A YAML file as a run folder holds it."""
+    run_dir: Path | None = None
+    """Folder of the run; by default a fresh one under runs/."""
+    resume: bool = False
+    """Continue the newest valid commit of --run-dir, bit for bit."""
+
+
+def main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if argv else 2
+    if argv[0].startswith("--config"):
+        flags = parse(ConfigFlags, argv, "elegantrl train")
+        try:
+            config = RunConfig.from_yaml(flags.config.read_text())
+        except OSError as error:
+            raise ConfigError(f"--config {flags.config} cannot be read: {error.strerror}") from None
+        return run(config, f"settings of {flags.config}", flags.run_dir, flags.resume)
+    if len(argv) < 2 or argv[1].startswith("-"):
+        find_agent(argv[0])
+        raise ConfigError(f"which environment? say for example: elegantrl train {argv[0]} CartPole-v1")
+    config, recipe, run_dir, resume = parse_run(argv[0], argv[1], argv[2:])
+    return run(config, recipe, run_dir, resume)
+
+
+def parse_run(agent: str, env: str, argv: list[str]) -> tuple[RunConfig, str, Path | None, bool]:
+    """The config that the flags describe, on top of the tuned settings for this pair."""
+    base, recipe = resolve_config(agent, env)
+    sections: list[tuple[str, type, Any]] = [
+        ("agent", type(base.agent), base.agent),
+        ("eval", EvalConfig, base.eval),
+        ("checkpoint", CheckpointConfig, base.checkpoint),
+    ]
+    kind = make_dataclass("Flags", sections, bases=(Flags,), frozen=True, kw_only=True)
+    kind.__doc__ = Flags.__doc__
+    short = {f.name: getattr(base.train, f.name) for f in fields(TrainConfig)}
+    default = kind(num_envs=base.env.num_envs, **short, **{name: value for name, _, value in sections})
+    flags: Any = parse(kind, argv, f"elegantrl train {agent} {env}", default)
+    assert isinstance(flags.agent, AgentConfig)
+    config = RunConfig(
+        agent_name=base.agent_name,
+        agent=flags.agent,
+        env=EnvConfig(id=env, num_envs=flags.num_envs, kwargs=base.env.kwargs | parse_kwargs(flags.env_kwargs)),
+        train=TrainConfig(**{name: getattr(flags, name) for name in short}),
+        eval=flags.eval,
+        checkpoint=flags.checkpoint,
+    )
+    return config, recipe.name, flags.run_dir, flags.resume
+
+
+def parse_kwargs(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """``("gravity=-5",)`` -> ``{"gravity": -5}``; values are read as YAML."""
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--env-kwargs {pair!r} is not name=value")
+        result[name] = yaml.safe_load(value)
+    return result
+
+
+def run(config: RunConfig, recipe: str, run_dir: Path | None, resume: bool) -> int:
+    """Train with a display, then say what came out and where it is."""
+    console = Console(file=sys.stdout)
+    console.print(
+        f"[bold]{config.agent_name}[/bold] on [bold]{config.env.id}[/bold], seed {config.train.seed},"
+        f" {config.env.num_envs} environments; {recipe}",
+        highlight=False,
+    )
+    with RunDisplay(config.train.max_steps, console) as display:
+        result = run_training(config, config.env.id, run_dir, resume, display)
+    report(console, result)
+    return {"interrupted": 130, "terminated": 143}.get(result.summary["stop_reason"], 0)
+
+
+def report(console: Console, result: RunResult) -> None:
+    summary = result.summary
+    table = Table(title=f"{summary['agent']} on {summary['env']}", title_justify="left", show_header=False)
+    for name in (
+        "stop_reason",
+        "env_steps",
+        "updates",
+        "wall_seconds",
+        "steps_per_second",
+        "best_return",
+        "final_return",
+    ):
+        value = summary[name]
+        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else
+                      f"{value:,.1f}" if isinstance(value, float) else str(value))  # fmt: skip
+    console.print(table)
+    console.print(f"run folder      {result.run_dir}", highlight=False, soft_wrap=True)
+    console.print(f"learning curve  {result.run_dir / 'plot_learning_curve.jpg'}", highlight=False, soft_wrap=True)
+    console.print(f"score it        elegantrl eval {result.run_dir}", highlight=False, soft_wrap=True)

@@ -1,0 +1,31 @@
+"""Environments behind one contract: ``make_env`` takes a name, a class, a function or an instance.
+
+make_env("CartPole-v1", 8)                  Gymnasium, eight lanes in this process
+make_env("TensorCartPole", 4096)            tensor operations on any device
+make_env("envpool:Hopper-v4", 64)           EnvPool
+make_env("my_package.reach:Reach", 16)      anything importable
+"""
+
+from .envpool import EnvPoolVecEnv
+from .gymnasium import GymVecEnv
+from .make import env_names, make_env, register_env
+from .tensor import CartPoleVecEnv, ChasingVecEnv, PendulumVecEnv, TensorEnv
+from .vec_env import Exactness, VecEnv, check_env
+from .vector import GymVectorVecEnv, VectorEntryEnv
+
+__all__ = [
+    "make_env",
+    "env_names",
+    "register_env",
+    "check_env",
+    "VecEnv",
+    "Exactness",
+    "TensorEnv",
+    "CartPoleVecEnv",
+    "PendulumVecEnv",
+    "ChasingVecEnv",
+    "GymVecEnv",
+    "GymVectorVecEnv",
+    "VectorEntryEnv",
+    "EnvPoolVecEnv",
+]

@@ -1,0 +1,126 @@
+"""EnvPool environments (C++, one call for all lanes) behind the ``VecEnv`` contract. A resume starts new episodes.
+
+Axes: N environment lanes, O observation, A action.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError, SpecError
+from ..rng import derive_seed
+from ..types import EnvSpec, State, Step
+from .hints import suggest
+from .spaces import ActionCodec, ObsCodec, to_device
+from .vec_env import Exactness, VecEnv
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """EnvPool's spaces make Gymnasium remark on the precision of their bounds, which nobody can help."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class EnvPoolVecEnv(VecEnv):
+    """``num_threads`` is 1 unless given: a worker should not take the cores of its neighbours."""
+
+    def __init__(
+        self, env_id: str, num_envs: int, device: torch.device | str = "cpu", num_threads: int = 1, **kwargs: Any
+    ):
+        try:
+            import envpool
+        except ImportError as error:
+            raise ConfigError(
+                f"environment 'envpool:{env_id}' needs envpool: pip install 'elegantrl[envpool]'"
+            ) from error
+        known = envpool.list_all_envs()
+        if env_id not in known:
+            hint = suggest(env_id, known, "envpool.list_all_envs() lists the known ids")
+            raise SpecError(f"unknown EnvPool environment {env_id!r}; {hint}")
+        self._make = envpool.make
+        self._settings = {"num_envs": num_envs, "num_threads": num_threads, **kwargs}
+        self._env_id = env_id
+        self._pool: Any = None
+        self.device = torch.device(device)
+        name = f"envpool:{env_id}"
+        pool_spec, obs_space, action_space = self._describe(envpool.make_spec)
+        self._obs = ObsCodec(name, obs_space)
+        self._action = ActionCodec(name, action_space, num_envs)
+        self.spec = EnvSpec(
+            name=name,
+            obs_shape=(self._obs.dim,),
+            action=self._action.spec,
+            num_envs=num_envs,
+            max_episode_steps=pool_spec.config.max_episode_steps,
+            target_return=getattr(pool_spec.config, "reward_threshold", None),
+        )
+        self._tensor = to_device(self.device)
+        self._seed = 0
+        self._num_steps = 0
+
+    def _describe(self, make_spec: Any) -> tuple[Any, Any, Any]:
+        try:
+            with _quiet():
+                pool_spec = make_spec(self._env_id, **self._settings)
+                return pool_spec, pool_spec.gymnasium_observation_space, pool_spec.gymnasium_action_space
+        except TypeError as error:
+            raise ConfigError(
+                f"environment 'envpool:{self._env_id}' does not take the settings {self._settings}: {error}"
+            ) from error
+
+    def reset(self, seed: int) -> Tensor:
+        self._seed = seed
+        self._num_steps = 0
+        return self._start(derive_seed(seed, "envpool"))
+
+    def _start(self, seed: int) -> Tensor:
+        # Seeds are fixed when a pool is made, so a reset makes a new one.
+        self.close()
+        seeds = [derive_seed(seed, lane) & 0x7FFF_FFFE for lane in range(self.spec.num_envs)]
+        with _quiet():
+            self._pool = self._make(self._env_id, "gymnasium", seed=seeds, **self._settings)
+            batch, _ = self._pool.reset()
+        return self._tensor(self._obs.encode(self._obs.frame(batch)))
+
+    def step(self, action: Tensor) -> Step:
+        batch, reward, terminated, truncated, _ = self._pool.step(self._action.decode(action))
+        self._num_steps += 1
+        frame = self._obs.frame(batch)
+        next_obs = self._tensor(self._obs.encode(frame))
+        obs = next_obs
+        done = terminated | truncated
+        if done.any():
+            # A pool would spend the next step on the reset; asking for it now leaves no step without an action.
+            first, info = self._pool.reset(np.flatnonzero(done).astype(np.int32))
+            frame = frame.copy()
+            frame[info["env_id"]] = first
+            obs = self._tensor(self._obs.encode(frame))
+        tensor = self._tensor
+        reward = tensor(np.array(reward, dtype=np.float32))
+        return Step(obs, reward, tensor(terminated), tensor(truncated), next_obs)
+
+    @property
+    def exactness(self) -> Exactness:
+        return "episode"
+
+    def state_dict(self) -> State:
+        return {"seed": self._seed, "num_steps": self._num_steps}
+
+    def load_state_dict(self, state: State) -> Tensor:
+        self._seed, self._num_steps = state["seed"], state["num_steps"]
+        # Another seed than at the start, or a run that resumes often would see the same first episodes each time.
+        return self._start(derive_seed(self._seed, "resume", self._num_steps))
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None

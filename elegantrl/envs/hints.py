@@ -1,0 +1,13 @@
+"""What to say to a name that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import did_you_mean
+
+
+def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The nearest known names, or ``otherwise`` where none is near: there are too many names to list them."""
+    hint = did_you_mean(name, known)
+    return hint if hint.startswith("did you mean") else otherwise

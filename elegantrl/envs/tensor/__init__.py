@@ -1,0 +1,8 @@
+"""Environments made of tensor operations: any number of lanes on any device, saved exactly."""
+
+from .base import TensorEnv
+from .cartpole import CartPoleVecEnv
+from .chasing import ChasingVecEnv
+from .pendulum import PendulumVecEnv
+
+__all__ = ["CartPoleVecEnv", "ChasingVecEnv", "PendulumVecEnv", "TensorEnv"]

@@ -1,0 +1,118 @@
+"""The base of environments made of tensor operations: write how a state begins and how it moves, nothing else.
+
+Axes: N environment lanes, S state, O observation, A action.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...errors import CheckpointError, SpecError
+from ...rng import derive_seed
+from ...types import ActionSpec, EnvSpec, State, Step
+from ..vec_env import VecEnv
+
+
+class TensorEnv(VecEnv):
+    """N environments in one state tensor [N, S]. Time limits, resets, successors and saving come from here.
+
+    A subclass sets ``obs_dim``, ``action`` and what else applies, as class attributes or before ``super().__init__``;
+    it implements ``initial`` and ``dynamics``, and ``observe`` if a policy sees something else than the state. These
+    three return new tensors and leave their arguments as they are.
+    """
+
+    name: ClassVar[str] = ""
+    obs_dim: int
+    action: ActionSpec
+    max_episode_steps: int | None = None
+    target_return: float | None = None
+
+    def __init__(
+        self, num_envs: int = 1, device: torch.device | str = "cpu", max_episode_steps: int | None = None
+    ) -> None:
+        self.device = torch.device(device)
+        self.spec = EnvSpec(
+            name=self.name or type(self).__name__,
+            obs_shape=(self.obs_dim,),
+            action=self.action,
+            num_envs=num_envs,
+            max_episode_steps=max_episode_steps or self.max_episode_steps,
+            target_return=self.target_return,
+        )
+        self.generator = torch.Generator(device=self.device)
+        discrete = self.action.kind == "discrete"
+        self._clip = not discrete
+        self._action_shape = (num_envs,) if discrete else (num_envs, self.action.dim)
+        self._limit = self.spec.max_episode_steps or torch.iinfo(torch.int32).max
+        self._state: Tensor | None = None
+
+    @abstractmethod
+    def initial(self, num_rows: int) -> Tensor:
+        """First states [num_rows, S], drawn from ``self.generator``."""
+
+    @abstractmethod
+    def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The next states [N, S], rewards [N] and whether the MDP ended [N]; time limits are not its business.
+
+        ``action`` is int64 [N], or float32 [N, A] within [-1, 1].
+        """
+
+    def observe(self, state: Tensor) -> Tensor:
+        """What a policy sees of ``state`` [N, O]."""
+        return state
+
+    def reset(self, seed: int) -> Tensor:
+        self.generator.manual_seed(derive_seed(seed, "tensor"))
+        self._state = self.initial(self.spec.num_envs)
+        self._elapsed = torch.zeros(self.spec.num_envs, dtype=torch.int32, device=self.device)
+        return self.observe(self._state)
+
+    def step(self, action: Tensor) -> Step:
+        if action.shape != self._action_shape:
+            raise SpecError(
+                f"environment {self.spec.name!r}: action has shape {tuple(action.shape)}, expected {self._action_shape}"
+            )
+        assert self._state is not None, "reset comes before step"
+        if self._clip:
+            action = action.clamp(-1, 1)
+        state, reward, terminated = self.dynamics(self._state, action)
+        elapsed = self._elapsed + 1
+        truncated = (elapsed >= self._limit) & ~terminated
+        next_obs = self.observe(state)
+        obs = self._restart(state, elapsed, terminated | truncated, next_obs)
+        return Step(obs, reward, terminated, truncated, next_obs)
+
+    def _restart(self, state: Tensor, elapsed: Tensor, done: Tensor, next_obs: Tensor) -> Tensor:
+        """Keep ``state`` with first states where an episode is ``done``; return what the policy sees."""
+        if self.device.type == "cpu":
+            # Reading `done` costs nothing here, and drawing few rows is cheaper than drawing all.
+            rows = done.nonzero().squeeze(1)
+            if len(rows) == 0:
+                self._state, self._elapsed = state, elapsed
+                return next_obs
+            self._state = state.index_copy(0, rows, self.initial(len(rows)))
+            self._elapsed = elapsed.index_fill(0, rows, 0)
+        else:
+            self._state = torch.where(done.unsqueeze(1), self.initial(self.spec.num_envs), state)
+            self._elapsed = elapsed.masked_fill(done, 0)
+        return self.observe(self._state)
+
+    def state_dict(self) -> State:
+        if self._state is None:
+            raise CheckpointError(f"environment {self.spec.name!r} has no state before its first reset; call reset")
+        return {"state": self._state, "elapsed": self._elapsed, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: State) -> Tensor:
+        if len(state["state"]) != self.spec.num_envs:
+            raise CheckpointError(
+                f"environment {self.spec.name!r} has num_envs={self.spec.num_envs}, the saved state has"
+                f" {len(state['state'])}"
+            )
+        self._state = state["state"].to(self.device)
+        self._elapsed = state["elapsed"].to(self.device)
+        self.generator.set_state(state["generator"].cpu())
+        return self.observe(self._state)

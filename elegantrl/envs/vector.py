@@ -1,0 +1,201 @@
+"""Gymnasium vector environments behind the ``VecEnv`` contract: an episode that ends is reset within the same step.
+
+Axes: N environment lanes, O observation, A action.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.spaces import MultiDiscrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from torch import Tensor
+
+from ..errors import CheckpointError, SpecError
+from ..rng import derive_seed
+from ..types import EnvSpec, State, Step
+from .spaces import ActionCodec, Array, ObsCodec, to_device
+from .vec_env import Exactness, VecEnv
+
+CARTPOLE_ENTRY_POINT = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
+
+
+class GymVectorVecEnv(VecEnv):
+    """A ``gymnasium.vector.VectorEnv`` of any autoreset mode. A resume starts new episodes."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], name: str | None = None, device: torch.device | str = "cpu"):
+        gym_spec = env.spec
+        name = name or (gym_spec.id if gym_spec else type(env.unwrapped).__name__)
+        self.env = env
+        self.device = torch.device(device)
+        self._obs = ObsCodec(name, env.single_observation_space)
+        self._action = ActionCodec(name, env.single_action_space, env.num_envs)
+        self.spec = EnvSpec(
+            name=name,
+            obs_shape=(self._obs.dim,),
+            action=self._action.spec,
+            num_envs=env.num_envs,
+            max_episode_steps=gym_spec.max_episode_steps if gym_spec else None,
+            target_return=gym_spec.reward_threshold if gym_spec else None,
+        )
+        self._tensor = to_device(self.device)
+        self._same_step = env.metadata.get("autoreset_mode") is AutoresetMode.SAME_STEP
+        self._mask_honoured = False
+        self._seed = 0
+        self._num_steps = 0
+
+    def reset(self, seed: int) -> Tensor:
+        self._seed = seed
+        self._num_steps = 0
+        return self._start(derive_seed(seed, "vector"))
+
+    def _start(self, seed: int) -> Tensor:
+        batch, _ = self.env.reset(seed=seed & 0x7FFF_FFFF)
+        for obs in batch:
+            self._obs.check(obs)
+        return self._tensor(self._obs.encode(self._obs.frame(batch)))
+
+    def step(self, action: Tensor) -> Step:
+        batch, reward, terminated, truncated, info = self.env.step(self._action.decode(action))
+        self._num_steps += 1
+        terminated = np.array(terminated, dtype=np.bool_)
+        truncated = np.array(truncated, dtype=np.bool_) & ~terminated
+        done = terminated | truncated
+        frame = self._obs.frame(batch)
+        successor = frame
+        if done.any():
+            if self._same_step:
+                successor = frame.copy()
+                for lane in np.flatnonzero(done):
+                    successor[lane] = info["final_obs"][lane]
+            else:
+                frame = self._reset_lanes(done, frame)
+        next_obs = self._tensor(self._obs.encode(successor))
+        obs = next_obs if frame is successor else self._tensor(self._obs.encode(frame))
+        tensor = self._tensor
+        reward = tensor(np.array(reward, dtype=np.float32))
+        return Step(obs, reward, tensor(terminated), tensor(truncated), next_obs)
+
+    def _reset_lanes(self, done: Array, frame: Array) -> Array:
+        batch, _ = self.env.reset(options={"reset_mask": done.copy()})
+        fresh = self._obs.frame(batch)
+        if not (self._mask_honoured or done.all()):
+            if not np.array_equal(fresh[~done], frame[~done]):
+                raise SpecError(
+                    f"environment {self.spec.name!r}: reset ignores options['reset_mask'] and restarted lanes whose"
+                    f" episodes go on; use autoreset_mode SAME_STEP, or DISABLED with support for reset_mask"
+                )
+            self._mask_honoured = True
+        return fresh
+
+    @property
+    def exactness(self) -> Exactness:
+        return "episode"
+
+    def state_dict(self) -> State:
+        return {"seed": self._seed, "num_steps": self._num_steps}
+
+    def load_state_dict(self, state: State) -> Tensor:
+        self._seed, self._num_steps = state["seed"], state["num_steps"]
+        # Another seed than at the start, or a run that resumes often would see the same first episodes each time.
+        return self._start(derive_seed(self._seed, "resume", self._num_steps))
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class _Unchecked(MultiDiscrete):
+    def contains(self, x: Any) -> bool:
+        return True
+
+
+class _SameStepCartPole(CartPoleVectorEnv):
+    """Gymnasium's NumPy CartPole, which restarts ended lanes on demand instead of spending a step on it."""
+
+    state: Any
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        # The stock step asserts that its action is in the space, which is a quarter of its time with few lanes.
+        self.action_space = _Unchecked(self.action_space.nvec)  # type: ignore[attr-defined]
+
+    def restart(self, done: Array) -> None:
+        self.state[:, done] = self.np_random.uniform(self.low, self.high, size=(4, np.count_nonzero(done)))
+        self.steps[done] = 0
+        self.prev_done = np.zeros_like(done)
+
+    def observe(self) -> Array:
+        return np.ascontiguousarray(self.state.T, dtype=np.float32)
+
+
+class VectorEntryEnv(VecEnv):
+    """CartPole through Gymnasium's vector entry point: all lanes in one NumPy expression, saved exactly."""
+
+    def __init__(
+        self,
+        num_envs: int,
+        name: str = "CartPole-v1",
+        device: torch.device | str = "cpu",
+        max_episode_steps: int = 500,
+        target_return: float | None = None,
+        **kwargs: Any,
+    ):
+        self.device = torch.device(device)
+        self.env = _SameStepCartPole(num_envs=num_envs, max_episode_steps=max_episode_steps, **kwargs)
+        self._action = ActionCodec(name, self.env.single_action_space, num_envs)
+        self.spec = EnvSpec(
+            name=name,
+            obs_shape=(4,),
+            action=self._action.spec,
+            num_envs=num_envs,
+            max_episode_steps=max_episode_steps,
+            target_return=target_return,
+        )
+        self._tensor = to_device(self.device)
+
+    def reset(self, seed: int) -> Tensor:
+        self.env.reset(seed=derive_seed(seed, "vector") & 0x7FFF_FFFF)
+        return self._tensor(self.env.observe())
+
+    def step(self, action: Tensor) -> Step:
+        env = self.env
+        tensor = self._tensor
+        batch, reward, terminated, truncated, _ = env.step(self._action.decode(action))
+        next_obs = tensor(np.ascontiguousarray(batch))
+        obs = next_obs
+        if env.prev_done.any():
+            truncated &= ~terminated
+            env.restart(env.prev_done)
+            obs = tensor(env.observe())
+        return Step(obs, tensor(reward), tensor(terminated), tensor(truncated), next_obs)
+
+    def state_dict(self) -> State:
+        env = self.env
+        if env.state is None:
+            raise CheckpointError(f"environment {self.spec.name!r} has no state before its first reset; call reset")
+        return {
+            "state": torch.from_numpy(env.state.copy()),
+            "steps": torch.from_numpy(env.steps.copy()),
+            # Text, since the words of the generator have 128 bits.
+            "generator": json.dumps(env.np_random.bit_generator.state),
+        }
+
+    def load_state_dict(self, state: State) -> Tensor:
+        env = self.env
+        if state["state"].shape[1] != env.num_envs:
+            raise CheckpointError(
+                f"environment {self.spec.name!r} has num_envs={env.num_envs}, the saved state has"
+                f" {state['state'].shape[1]}"
+            )
+        env.state = state["state"].numpy().copy()
+        env.steps = state["steps"].numpy().copy()
+        env.prev_done = np.zeros(env.num_envs, dtype=np.bool_)
+        env.np_random.bit_generator.state = json.loads(state["generator"])
+        return self._tensor(env.observe())
+
+    def close(self) -> None:
+        self.env.close()
