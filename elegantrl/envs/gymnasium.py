@@ -56,8 +56,6 @@ class GymVecEnv(VecEnv):
         self._tensor = to_device(self.device)
         self._step_fns = [env.step for env in self.envs]
         self._reset_fns = [_seeded_reset(env) for env in self.envs]
-        # A discrete action goes out as a Python int: indexing an array gives NumPy scalars, which are slow to check.
-        self._listed = self._action.spec.kind == "discrete"
         self._deterministic = True
         self._restart(seed=0)
 
@@ -77,9 +75,7 @@ class GymVecEnv(VecEnv):
         return self._see(self._tensor(self._obs.encode(frame)))
 
     def step(self, action: Tensor) -> Step:
-        moves: Any = self._action.decode(action)
-        if self._listed:
-            moves = moves.tolist()
+        moves = self._action.decode(action)
         self._log.append(moves)
         self._num_steps += 1
         num_envs = self.spec.num_envs
@@ -167,18 +163,25 @@ class GymVecEnv(VecEnv):
         self._episode = state["episode"].tolist()
         expected = state["obs"].cpu().numpy()
         frame = self._obs.empty(num_envs)
-        histories: list[list[Any]] = []
+        histories: list[list[Any] | None] = []
         for lane in range(num_envs):
             frame[lane], history = self._replay(lane, state["actions"][str(lane)], expected[lane])
             histories.append(history)
-        self._restore_log(histories)
+        if None in histories:
+            log.warning(
+                "environment %r: %d of %d lanes restart their open episodes, which are longer than %d steps or came out"
+                " differently when replayed",
+                self.spec.name,
+                histories.count(None),
+                num_envs,
+                MAX_LOG_STEPS,
+            )
+        self._restore_log([history or [] for history in histories])
         return self._see(self._tensor(self._obs.encode(frame)))
 
-    def _replay(self, lane: int, actions: Tensor | None, expected: Any) -> tuple[Any, list[Any]]:
-        """The lane's observation and the actions that led to it: all, or none if the episode begins anew."""
+    def _replay(self, lane: int, actions: Tensor | None, expected: Any) -> tuple[Any, list[Any] | None]:
+        """The lane's observation and the actions that led to it, or None if the episode begins anew."""
         history: list[Any] = [] if actions is None else list(actions.cpu().numpy())
-        if self._listed:
-            history = [int(move) for move in history]
         frame = self._obs.empty(1)
         frame[0] = self._begin(lane)
         for move in history:
@@ -189,10 +192,8 @@ class GymVecEnv(VecEnv):
         else:
             if actions is not None and np.array_equal(self._obs.encode(frame)[0], expected):
                 return frame[0], history
-        reason = "it is too long to be replayed" if actions is None else "its replay came out differently"
-        log.warning("environment %r: lane %d restarts its open episode, since %s", self.spec.name, lane, reason)
         self._deterministic = self._deterministic and actions is None
-        return self._begin(lane), []
+        return self._begin(lane), None
 
     def _restore_log(self, histories: list[list[Any]]) -> None:
         """Align the lanes' open episodes at their ends, as if the steps had just been taken together."""

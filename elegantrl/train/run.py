@@ -34,7 +34,6 @@ from ..types import EnvSpec, Weights
 from .evaluator import Evaluator, Score
 from .learner import Learner
 from .metrics import RunLog
-from .plot import plot_run
 from .store import Commit, Store, load_weights, save_actor_pth, save_weights, write_atomic
 from .supervisor import Display, Roles, Supervisor
 from .worker import Worker
@@ -308,6 +307,8 @@ def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str)
         "versions": versions(),
     }
     write_atomic(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    from .plot import plot_run  # matplotlib is slow to import and only needed here
+
     plot_run(folder)
     return RunResult(folder, summary)
 

@@ -1,0 +1,279 @@
+"""Environments as the documents use them: built from anything, described by attributes, stepped the old way.
+
+``reset()`` returns the state alone and ``step(action)`` returns ``(state, reward, done, info)``; a cut by a time limit
+is ``done`` with ``info["TimeLimit.truncated"]``. Continuous actions mean [-1, 1].
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import pprint
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor
+
+from ..envs import GymVecEnv, VecEnv, make_env
+from ..errors import ConfigError, SpecError, did_you_mean
+from ..train.run import env_name
+from .fields import UnknownField
+
+OLD_IDS = {
+    "CartPole-v0": "CartPole-v1",
+    "Pendulum-v0": "Pendulum-v1",
+    "LunarLander-v2": "LunarLander-v3",
+    "LunarLanderContinuous-v2": "LunarLanderContinuous-v3",
+}
+OLD_IDS |= {
+    f"{robot}-v{version}": f"{robot}-v5"
+    for robot in ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Reacher", "Swimmer", "Walker2d")
+    for version in (2, 3)
+}
+
+MEASURED = ("max_step", "state_dim", "action_dim", "if_discrete")
+DESCRIPTION = {"env_name", "id", "env_num", "num_envs", "target_return", "if_print", *MEASURED}
+"""Keys of ``env_args`` that describe an environment and are no arguments of its constructor."""
+
+DEFAULT_MAX_STEP = 12345
+
+
+def current_id(env_id: str) -> str:
+    """The id under which a documented environment exists today."""
+    if env_id not in OLD_IDS:
+        return env_id
+    warnings.warn(f"{env_id} is retired; {OLD_IDS[env_id]} takes its place", UserWarning, stacklevel=3)
+    return OLD_IDS[env_id]
+
+
+def device_of(gpu_id: int) -> str:
+    return f"cuda:{gpu_id}" if gpu_id >= 0 and torch.cuda.is_available() else "cpu"
+
+
+def kwargs_filter(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``kwargs`` that ``function`` names as parameters."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in kwargs.items() if name in names}
+
+
+# ---- where an environment comes from
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """All it takes to make an environment again."""
+
+    source: Any  # what make_env takes
+    name: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    claims: dict[str, Any] = field(default_factory=dict)  # what env_args say of it
+    num_envs: int = 1  # 1 is what a caller leaves unsaid
+
+
+def origin_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Origin:
+    """Where ``env`` comes from, be it an id, a class, a function or an instance; nothing given is changed."""
+    args = dict(env_args or {})
+    claims = {name: value for name, value in args.items() if name in DESCRIPTION}
+    lanes = int(args.get("num_envs", args.get("env_num", 1)))
+    if isinstance(env, type) and issubclass(env, BuiltEnv):
+        if "num_envs" in args:
+            args["env_num"] = lanes
+        return replace(env(**_arguments(env, args)).origin, claims=claims)
+    if _is_gym_make(env):
+        env = args.get("id") or args.get("env_name")
+        if env is None:
+            raise ConfigError("gym.make needs to know what to make; put env_name into env_args")
+    if isinstance(env, str):
+        kwargs = {name: value for name, value in args.items() if name not in DESCRIPTION}
+        name = current_id(env)
+        return Origin(name, name, kwargs, claims, lanes)
+    if hasattr(env, "step") and not isinstance(env, type):
+        if late := args.keys() - DESCRIPTION:
+            raise ConfigError(f"env_args {sorted(late)} come too late for an instance; pass its class instead")
+        if isinstance(env, BuiltEnv):
+            return env.origin
+        lanes = env.spec.num_envs if isinstance(env, VecEnv) else getattr(env, "num_envs", 1)
+        return Origin(with_spaces(env), env_name(env), {}, claims, lanes)
+    if callable(env):
+        return Origin(_maker(env), env_name(env), _arguments(env, args), claims, lanes)
+    raise ConfigError(f"{env!r} is no environment; pass an id, a class, a function or an instance")
+
+
+def _is_gym_make(thing: Any) -> bool:
+    package = str(getattr(thing, "__module__", "")).split(".")[0]
+    return package in ("gym", "gymnasium") and getattr(thing, "__name__", "") == "make"
+
+
+def _arguments(factory: Callable[..., Any], args: dict[str, Any]) -> dict[str, Any]:
+    """What of ``args`` goes to ``factory``; only a description may stay behind."""
+    parameters = inspect.signature(factory).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name in args:
+        if name not in parameters and name not in DESCRIPTION and not takes_all:
+            raise UnknownField(f"env_args has no use for {name!r}; {did_you_mean(name, parameters)}")
+    wanted = {name: value for name, value in args.items() if name in parameters or name not in DESCRIPTION}
+    wanted.pop("num_envs", None)  # the core passes it to whoever takes it
+    return wanted
+
+
+def _maker(factory: Any) -> Callable[..., Any]:
+    """``factory`` for the core: what it makes gets spaces if it has none."""
+    if (isinstance(factory, type) and issubclass(factory, VecEnv)) or kwargs_filter(factory, {"num_envs": 1}):
+        made: Callable[..., Any] = factory
+        return made
+
+    def make(**kwargs: Any) -> Any:
+        return with_spaces(factory(**kwargs))
+
+    make.__name__ = getattr(factory, "__name__", "environment")
+    return make
+
+
+def with_spaces(env: Any) -> Any:
+    """``env`` itself, or behind spaces if it has only the documented attributes."""
+    if isinstance(env, VecEnv) or hasattr(env, "action_space"):
+        return env
+    name = type(env).__name__
+    if missing := [a for a in ("state_dim", "action_dim", "if_discrete") if not hasattr(env, a)]:
+        raise SpecError(f"environment {name!r} has neither an action_space nor the attribute {missing[0]}; add one")
+    if max(getattr(env, "num_envs", 1), getattr(env, "env_num", 1)) > 1:
+        raise SpecError(f"environment {name!r} has lanes of its own; derive it from elegantrl.envs.TensorEnv")
+    return _WithSpaces(env)
+
+
+class _WithSpaces:
+    """An environment described by ``state_dim``, ``action_dim`` and ``if_discrete``; ``max_step`` cuts its episodes."""
+
+    def __init__(self, env: Any) -> None:
+        self.unwrapped = env
+        self.observation_space = Box(-np.inf, np.inf, (env.state_dim,), np.float32)
+        self.action_space = Discrete(env.action_dim) if env.if_discrete else Box(-1, 1, (env.action_dim,), np.float32)
+        self.max_step = getattr(env, "max_step", DEFAULT_MAX_STEP)
+        self._elapsed = 0
+
+    def reset(self, seed: int | None = None) -> Any:
+        self._elapsed = 0
+        env = self.unwrapped
+        if hasattr(env, "seed") and callable(env.seed):
+            env.seed(seed)
+        return env.reset(**kwargs_filter(env.reset, {"seed": seed}))
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        self._elapsed += 1
+        state, reward, terminated, *rest = self.unwrapped.step(action)
+        info = rest[-1] or {}
+        if len(rest) == 2:
+            cut = rest[0]
+        else:  # four values: one flag for both kinds of end
+            cut = terminated and info.get("TimeLimit.truncated", False)
+            terminated = terminated and not cut
+        return state, reward, terminated, cut or self._elapsed >= self.max_step, info
+
+
+# ---- what build_env returns
+
+
+class BuiltEnv:
+    """The documented attributes of an environment; the two ways of stepping it are subclasses."""
+
+    def __init__(self, origin: Origin, num_envs: int = 1, device: str = "cpu") -> None:
+        self._vec = make_env(origin.source, num_envs, device=device, **origin.kwargs)
+        spec = self._vec.spec
+        lane = self._vec.envs[0] if isinstance(self._vec, GymVecEnv) else self._vec
+        raw = getattr(lane, "unwrapped", lane)
+        self.origin = origin
+        self.env_name = str(getattr(raw, "env_name", origin.name))
+        self.num_envs = self.env_num = spec.num_envs
+        self.max_step = int(spec.max_episode_steps or origin.claims.get("max_step") or DEFAULT_MAX_STEP)
+        self.state_dim = spec.obs_dim
+        self.action_dim = spec.action_dim
+        self.if_discrete = spec.action.kind == "discrete"
+        targets = (origin.claims.get("target_return"), getattr(raw, "target_return", None), spec.target_return)
+        self.target_return = next((t for t in targets if t is not None and math.isfinite(t)), None)
+        self._num_resets = 0
+        self._running = False
+        for name in MEASURED:
+            claim = origin.claims.get(name)
+            if claim is not None and np.prod(claim) != getattr(self, name):
+                warnings.warn(
+                    f"env_args say {name}={claim}, but {self.env_name} has {getattr(self, name)}, which counts",
+                    UserWarning,
+                    stacklevel=4,
+                )
+
+    def _reset(self, seed: int | None) -> Tensor:
+        """Each reset has a seed of its own, so episodes differ and a script repeats."""
+        self._num_resets += 1
+        self._running = True
+        return self._vec.reset(self._num_resets if seed is None else seed)
+
+    def render(self) -> Any:
+        """A frame, or a window; ``build_env(id, {"render_mode": "human"})`` asks for one."""
+        lane: Any = self._vec.envs[0] if isinstance(self._vec, GymVecEnv) else self._vec
+        if getattr(lane, "render_mode", None) is None:
+            warnings.warn(f"{self.env_name} draws nothing without a render_mode in env_args", UserWarning, stacklevel=2)
+            return None
+        return lane.render()
+
+    def close(self) -> None:
+        self._vec.close()
+
+
+class BuiltSingleEnv(BuiltEnv):
+    """One environment, NumPy in and out."""
+
+    def reset(self, seed: int | None = None) -> Any:
+        return self._reset(seed)[0].cpu().numpy()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, dict[str, Any]]:
+        if not self._running:
+            raise ConfigError("an episode begins with reset(); call it before the first step and after done")
+        dtype = torch.int64 if self.if_discrete else torch.float32
+        x = torch.as_tensor(np.asarray(action)).to(self._vec.device, dtype)
+        step = self._vec.step(x.reshape(1) if self.if_discrete else x.reshape(1, -1))
+        cut = bool(step.truncated)
+        done = cut or bool(step.terminated)
+        self._running = not done
+        return step.next_obs[0].cpu().numpy(), float(step.reward), done, {"TimeLimit.truncated": True} if cut else {}
+
+
+class BuiltVecEnv(BuiltEnv):
+    """Many environments, tensors in and out; lanes that end begin anew by themselves."""
+
+    def reset(self, seed: int | None = None) -> Tensor:
+        return self._reset(seed)
+
+    def step(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        step = self._vec.step(action)
+        info = {"TimeLimit.truncated": step.truncated, "next_state": step.next_obs}
+        return step.obs, step.reward, step.terminated | step.truncated, info
+
+
+class ChasingVecEnv(BuiltVecEnv):
+    """``env_num`` point masses, each chasing another one through ``dim`` dimensions; on the CPU if there is no GPU."""
+
+    def __init__(self, dim: int = 2, env_num: int = 4096, device_id: int = 0) -> None:
+        origin = Origin("Chasing", "Chasing", {"dim": dim}, num_envs=env_num)
+        super().__init__(origin, env_num, device_of(device_id))
+
+
+def build_env(env_class: Any, env_args: Mapping[str, Any] | None = None, gpu_id: int = -1) -> BuiltEnv:
+    """An environment with the documented attributes, from an id, a class, a function or an instance."""
+    origin = origin_of(env_class, env_args)
+    kind = BuiltVecEnv if origin.num_envs > 1 else BuiltSingleEnv
+    return kind(origin, origin.num_envs, device_of(gpu_id))
+
+
+def get_gym_env_args(env: Any, if_print: bool) -> dict[str, Any]:
+    """``env_args`` for an environment: what ``Config`` and ``build_env`` take, and what its attributes would be."""
+    built = env if isinstance(env, BuiltEnv) else build_env(env)
+    names = ("env_name", "num_envs", *MEASURED, "target_return")
+    env_args = {name: getattr(built, name) for name in names}
+    if if_print:
+        print("env_args =", pprint.pformat(env_args, sort_dicts=False))
+    return env_args

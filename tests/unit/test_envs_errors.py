@@ -1,0 +1,205 @@
+"""Each mistake gives one sentence that names the thing, the value and the way out."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+from elegantrl.envs import env_names, make_env, register_env
+from elegantrl.envs.make import _factories
+from elegantrl.errors import CheckpointError, ConfigError, ElegantRLError, SpecError
+
+
+def message_of(call: Callable[[], Any], kind: type[ElegantRLError] = SpecError) -> str:
+    """The one line that a user sees; a warning on the way to it would be a second one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(kind) as caught:
+            call()
+    message = str(caught.value)
+    assert "\n" not in message and "\x1b" not in message
+    return message
+
+
+class Stub(gym.Env[Any, Any]):
+    """An environment whose spaces and first observation are given."""
+
+    def __init__(self, obs: Any = None, observation_space: Any = None, action_space: Any = None):
+        self.observation_space = observation_space or gym.spaces.Box(-1, 1, (2,))
+        self.action_space = action_space or gym.spaces.Discrete(2)
+        self.obs = np.zeros(2, dtype=np.float32) if obs is None else obs
+        self.taken: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.obs, {}
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        self.taken = action
+        return self.obs, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("CartPol-v1", ["'CartPol-v1'", "did you mean", "'CartPole-v1'"]),
+        ("tensorcartpole", ["unknown", "'TensorCartPole'"]),
+        ("Qzx", ["unknown environment 'Qzx'", "`elegantrl envs`"]),
+        ("what is this?", ["unknown environment 'what is this?'"]),
+        ("LunarLander-v2", ["'LunarLander-v2' is retired", "use 'LunarLander-v3'"]),
+        ("Pendulum-v0", ["'Pendulum-v0' is retired", "use 'Pendulum-v1'"]),
+        ("Hopper-v2", ["'Hopper-v2' is retired", "use 'Hopper-v5'"]),
+        ("Ant-v9", ["'Ant-v9' has no such version", "use 'Ant-v5'"]),
+        ("CartPole", ["'CartPole' names no version", "use 'CartPole-v1'"]),
+        ("no_such_module.at_all:Env", ["cannot import 'no_such_module.at_all'", "PYTHONPATH"]),
+        ("gymnasium.envs.classic_control:CartPolEnv", ["'CartPolEnv'", "did you mean", "'CartPoleEnv'"]),
+        ("math:pi", ["'math:pi'", "no class or function 'pi'"]),
+        ("envpool:Qzx", ["'Qzx'", "envpool.list_all_envs()"]),
+        ("envpool:CartPol-v1", ["'CartPol-v1'", "did you mean", "'CartPole-v1'"]),
+        ("Blackjack-v1", ["'Blackjack-v1'", "observation_space is Tuple", "expected Box, Discrete or MultiBinary"]),
+    ],
+)
+def test_names(name: str, parts: list[str]) -> None:
+    message = message_of(lambda: make_env(name))
+    assert all(part in message for part in parts), message
+
+
+def test_a_version_that_still_exists_is_made_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert make_env("CartPole-v0").spec.max_episode_steps == 200
+
+
+def test_atari_names_its_extra() -> None:
+    message = message_of(lambda: make_env("ALE/Pong-v5"), ConfigError)
+    assert "pip install 'elegantrl[atari]'" in message and "'ale_py:ALE/Pong-v5'" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "loaded", "extra"),
+    [
+        ("LunarLander-v3", "Box2D", "gymnasium.envs.box2d", "box2d"),
+        ("Hopper-v5", "mujoco", "gymnasium.envs.mujoco", "mujoco"),
+        ("envpool:CartPole-v1", "envpool", "envpool", "envpool"),
+    ],
+)
+def test_a_missing_dependency_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch, name: str, module: str, loaded: str, extra: str
+) -> None:
+    for key in [key for key in sys.modules if key.startswith((f"{module}.", loaded))]:
+        monkeypatch.delitem(sys.modules, key)
+    monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
+    message = message_of(lambda: make_env(name), ConfigError)
+    assert name in message and f"pip install 'elegantrl[{extra}]'" in message
+    if not name.startswith("envpool"):
+        assert name not in dict(env_names()), "what cannot be made is not offered"
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (lambda: make_env("CartPole-v1", 0), ["num_envs=0", "at least 1"]),
+        (lambda: make_env("CartPole-v1", gravitty=1), ["'CartPole-v1'", "gravitty"]),
+        (lambda: make_env("Chasing", dimm=1), ["'Chasing'", "dimm"]),
+        (lambda: make_env("envpool:CartPole-v1", gravitty=1), ["'envpool:CartPole-v1'", "gravitty"]),
+        (lambda: make_env(Stub(), gravity=1), ["gravity", "pass its class"]),
+        (lambda: make_env(make_env("Chasing", 2), 3), ["'Chasing'", "num_envs=2", "num_envs=3"]),
+        (lambda: make_env(gym.make_vec("CartPole-v1", 2), 3), ["num_envs=2", "num_envs=3"]),
+    ],
+)
+def test_settings(call: Callable[[], Any], parts: list[str]) -> None:
+    message = message_of(call, ConfigError)
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(
+    ("env", "parts"),
+    [
+        (Stub(np.zeros(3)), ["'Stub'", "shape (3,)", "expected (2,)"]),
+        (Stub(np.array([0.0, np.nan])), ["'Stub'", "NaN or infinity", "expected finite"]),
+        (Stub(np.array(["a", "b"])), ["'Stub'", "dtype <U1", "expected numbers"]),
+        (
+            Stub(observation_space=gym.spaces.Dict({"a": gym.spaces.Discrete(2)})),
+            ["observation_space is Dict", "expected Box"],
+        ),
+        (Stub(action_space=gym.spaces.MultiDiscrete([2, 2])), ["action_space is MultiDiscrete", "expected Discrete"]),
+        (Stub(action_space=gym.spaces.Box(0, 9, (2,), np.int32)), ["Box of int32", "a Box of floats"]),
+        (object(), ["'object'", "no observation_space", "gymnasium.Env"]),
+    ],
+)
+def test_environments_that_do_not_fit(env: Any, parts: list[str]) -> None:
+    message = message_of(lambda: make_env(env).reset(0))
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "TensorCartPole"])
+def test_an_action_of_the_wrong_shape(name: str) -> None:
+    env = make_env(name, 2)
+    env.reset(0)
+    message = message_of(lambda: env.step(torch.zeros(2, 1, dtype=torch.int64)))
+    assert f"{name!r}" in message and "shape (2, 1)" in message and "expected (2,)" in message
+
+
+def test_a_step_of_three_values() -> None:
+    class Short(Stub):
+        def step(self, action: Any) -> tuple[Any, ...]:
+            return self.obs, 0.0, False
+
+    env = make_env(Short)
+    env.reset(0)
+    message = message_of(lambda: env.step(torch.zeros(1, dtype=torch.int64)))
+    assert "'Short'" in message and "3 values" in message and "expected 5" in message
+
+
+def test_an_instance_that_cannot_be_copied() -> None:
+    env = Stub()
+    env.lock = threading.Lock()  # type: ignore[attr-defined]
+    message = message_of(lambda: make_env(env, 2))
+    assert "'Stub'" in message and "pass its class" in message
+
+
+def test_a_vector_env_that_ignores_the_reset_mask() -> None:
+    env = make_env(CartPoleVectorEnv(num_envs=4))
+    env.reset(0)
+
+    def push() -> None:
+        for _ in range(30):
+            env.step(torch.tensor([0, 0, 1, 0]))
+
+    message = message_of(push)
+    assert "reset_mask" in message and "SAME_STEP" in message
+
+
+@pytest.mark.parametrize(("name", "num_envs"), [("Pendulum-v1", 2), ("CartPole-v1", 2), ("TensorCartPole", 2)])
+def test_a_state_of_another_number_of_lanes(name: str, num_envs: int) -> None:
+    env, other = make_env(name, num_envs), make_env(name, num_envs + 1)
+    assert "reset" in message_of(env.state_dict, CheckpointError), "before the first reset there is no state"
+    env.reset(0)
+    message = message_of(lambda: other.load_state_dict(env.state_dict()), CheckpointError)
+    assert f"{name!r}" in message and "num_envs=3" in message and message.endswith("2")
+
+
+def test_register_env_and_env_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elegantrl.envs.make._factories", dict(_factories))
+    register_env("Tiny", lambda num_envs, device: make_env("Chasing", num_envs, device=device, dim=1))
+    assert make_env("Tiny", 3).spec.obs_dim == 4
+    names = dict(env_names())
+    assert names["Tiny"] == names["TensorCartPole"] == "tensor"
+    assert names["Hopper-v5"] == "mujoco" and names["LunarLander-v3"] == "box2d"
+    assert not names.keys() & {"Hopper-v4", "CartPole-v0", "Blackjack-v1", "phys2d/CartPole-v1"}
+
+
+def test_every_offered_environment_can_be_made() -> None:
+    for name, _ in env_names():
+        if name != "CarRacing-v3":  # takes a second to draw its track
+            env = make_env(name, 1)
+            assert env.reset(0).shape == (1, env.spec.obs_dim)
+            env.close()
