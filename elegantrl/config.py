@@ -69,6 +69,8 @@ class EvalConfig(Section):
     """Environment steps between two evaluations."""
     episodes: int = setting(20, ge=1)
     """Episodes per evaluation."""
+    max_episode_steps: int = setting(100_000, ge=1)
+    """Steps after which an evaluation counts what an endless episode has collected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,10 +12,10 @@ import yaml
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Settings by section, and where they come from."""
+    """Settings by section, and in words where they come from."""
 
     name: str
-    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sections: dict[str, Any] = field(default_factory=dict)
 
 
 @cache
@@ -28,7 +28,8 @@ def find_recipe(agent_name: str, env_id: str) -> Recipe:
     """The tuned settings for this pair; for an unknown environment the agent's general ones."""
     table = _table().get(agent_name, {})
     if env_id in table:
-        return Recipe(f"tuned for {agent_name} on {env_id}", table[env_id])
+        source = table[env_id].get("source", "own")
+        return Recipe(f"tuned settings for this pair (source: {source})", table[env_id])
     if "default" in table:
         return Recipe(f"general settings of {agent_name} (no tuned ones for {env_id})", table["default"])
     return Recipe(f"built-in settings of {agent_name}")

@@ -43,8 +43,8 @@ class Score:
 class Evaluator:
     """Plays one episode per lane, so that short episodes weigh no more than long ones."""
 
-    def __init__(self, env: VecEnv, policy_spec: PolicySpec):
-        self.env = env
+    def __init__(self, env: VecEnv, policy_spec: PolicySpec, max_episode_steps: int = 100_000):
+        self.env, self.max_episode_steps = env, max_episode_steps
         self.policy = FlatPolicy(policy_spec, env.device)
 
     @torch.no_grad()
@@ -54,7 +54,9 @@ class Evaluator:
         obs = self.env.reset(seed)
         total = torch.zeros(self.env.spec.num_envs, dtype=torch.float64, device=self.env.device)
         running = torch.ones_like(total, dtype=torch.bool)
-        while running.any():  # one host read per step; evaluation is not the hot path
+        for _ in range(self.max_episode_steps):
+            if not running.any():  # one host read per step; evaluation is not the hot path
+                break
             action, _ = policy.act(obs, False, None)
             step = self.env.step(action)
             total += step.reward * running

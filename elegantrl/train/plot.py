@@ -243,7 +243,7 @@ def _finish(figure: Figure, axes: Axes, target: float | None) -> None:
         return
     axes.set_xlim(left=0)
     figure.legend(frameon=False, loc="outside lower center", ncols=3, labelcolor=INK)  # never on top of a curve
-    if target is not None:
+    if target is not None and math.isfinite(target):
         axes.axhline(target, color=GREY, lw=1, ls=(0, (5, 4)), zorder=1.5)
         axes.annotate(
             f"target {_plain_number(target)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import json
@@ -11,7 +12,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,9 @@ def train(
     else:
         if env is None:
             raise ConfigError("train needs an environment: an id, a class, a callable or an instance")
+        lanes = own_lanes(env)
+        if lanes is not None:
+            settings = {"num_envs": lanes, **settings}
         config, _ = resolve_config(agent, env_name(env), split_overrides(agent, settings))
         source = env
     return run_training(config, source, run_dir, resume, display or Silent())
@@ -149,35 +152,53 @@ class Silent:
 def run_training(
     config: RunConfig, source: Any, run_dir: str | Path | None, resume: bool, display: Display
 ) -> RunResult:
-    """Open or create the run folder, train, and leave it complete; every error leaves a loadable folder or none."""
+    """Open or create the run folder, train, and leave it complete; what is refused leaves nothing behind."""
     device = pick_device(config.train.device)
     folder = choose_folder(config, run_dir, resume)
-    commit = find_commit(folder, config) if resume else None
+    if resume:
+        check_same_config(folder, config)
     torch.set_num_threads(config.train.num_threads)
     keep_freed_memory()
-    executor = InlineExecutor()
-    try:
+    with contextlib.ExitStack() as cleanup:
+        executor = InlineExecutor()
+        cleanup.callback(executor.close)
         # Everything that may be refused is built before the first byte is written.
         roles, spec = build_roles(config, source, device, executor)
+        config = with_target(config, spec)
         store = Store(folder, config.checkpoint.keep)
         store.lock()
+        cleanup.callback(store.close)
+        commit = find_commit(store) if resume else None
         log = RunLog(folder, resume_step=commit.step if commit else 0)
-        try:
-            config = with_target(config, spec)
-            write_atomic(folder / "config.yaml", config.to_yaml().encode())
-            info = commit_info(config, roles.workers[0].call("exactness").result())
-            supervisor = Supervisor(config, executor, roles, store, log, display, info)
-            if commit is not None:
-                supervisor.restore({part: commit.load(part) for part in commit.parts})
-                display.message(f"resumed {commit.id} at step {commit.step}")
-            with stop_on_signals(supervisor.request_stop):
-                reason = supervisor.run()
-            return finish(config, folder, supervisor, reason)
-        finally:
-            log.close()
-            store.close()
-    finally:
-        executor.close()
+        cleanup.callback(log.close)
+        info = commit_info(config, roles.workers[0].call("exactness").result())
+        supervisor = Supervisor(config, executor, roles, store, log, display, info)
+        if commit is not None:
+            restore(supervisor, commit, store, display)
+        write_atomic(folder / "config.yaml", config.to_yaml().encode())
+        with stop_on_signals(supervisor.request_stop):
+            reason = supervisor.run()
+        return finish(config, folder, supervisor, reason)
+
+
+def restore(supervisor: Supervisor, commit: Commit, store: Store, display: Display) -> None:
+    """Continue from ``commit``; say what was skipped on the way to it and how exact the continuation is."""
+    for reason in store.skipped:
+        display.message(f"skipped damaged commit {reason}")
+    try:
+        supervisor.restore({part: commit.load(part) for part in commit.parts})
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        text = " ".join(str(error).split())
+        raise CheckpointError(f"{commit.id} does not fit this agent and environment: {text}") from error
+    display.message(f"resumed {commit.id} at step {commit.step:,}")
+    saved, here = commit.manifest["info"].get("versions", {}), versions()
+    for name in here:
+        if saved.get(name) != here[name]:
+            display.message(
+                f"the resume is statistically, not bit, exact: {name} was {saved.get(name)}, is {here[name]}"
+            )
 
 
 def build_roles(config: RunConfig, source: Any, device: torch.device, executor: Executor) -> tuple[Roles, EnvSpec]:
@@ -186,17 +207,31 @@ def build_roles(config: RunConfig, source: Any, device: torch.device, executor: 
     env = make_env(source, config.env.num_envs, device=device, **config.env.kwargs)
     learner = executor.spawn(lambda: Learner(config.agent_name, config.agent, env.spec, device, seed))
     policy_spec = learner.call("policy_spec").result()
-    worker = executor.spawn(lambda: Worker(env, policy_spec, seed))
+    worker = executor.spawn(lambda: Worker(env, policy_spec, seed, owns_env=not is_instance(source)))
     eval_env = evaluation_env(config, source, device)
-    evaluator = executor.spawn(lambda: Evaluator(eval_env, policy_spec))
+    evaluator = executor.spawn(lambda: Evaluator(eval_env, policy_spec, config.eval.max_episode_steps))
     return Roles([worker], learner, evaluator), env.spec
 
 
 def evaluation_env(config: RunConfig, source: Any, device: torch.device) -> VecEnv:
     """A lane per evaluation episode, sharing nothing with training."""
-    if not isinstance(source, str | type) and not callable(source):
+    if own_lanes(source) is not None:
+        return make_env(_copy_of_instance(source), device=device)
+    if is_instance(source):
         source = _copy_of_instance(source)
     return make_env(source, config.eval.episodes, device=device, **config.env.kwargs)
+
+
+def is_instance(source: Any) -> bool:
+    """Whether the caller made the environment, who then also closes it."""
+    return not isinstance(source, str | type) and hasattr(source, "step")
+
+
+def own_lanes(source: Any) -> int | None:
+    """The number of lanes of an instance that comes with them."""
+    if isinstance(source, VecEnv):
+        return source.spec.num_envs
+    return source.num_envs if isinstance(source, gymnasium.vector.VectorEnv) else None
 
 
 def with_target(config: RunConfig, spec: EnvSpec) -> RunConfig:
@@ -224,8 +259,8 @@ def choose_folder(config: RunConfig, run_dir: str | Path | None, resume: bool) -
     return folder
 
 
-def find_commit(folder: Path, config: RunConfig) -> Commit:
-    """The newest valid commit of a folder that belongs to the same config."""
+def check_same_config(folder: Path, config: RunConfig) -> None:
+    """Refuse to continue a run that was made with other settings."""
     if not (folder / "config.yaml").exists():
         raise CheckpointError(f"{folder} holds no run to resume; check --run-dir or drop --resume")
     found = load_config(folder)
@@ -234,9 +269,13 @@ def find_commit(folder: Path, config: RunConfig) -> Commit:
             f"{folder} belongs to another config: {first_difference(found.identity(), config.identity())};"
             f" use the same settings or another --run-dir"
         )
-    commit = Store(folder).latest_valid()
+
+
+def find_commit(store: Store) -> Commit:
+    """The newest valid commit of a run folder."""
+    commit = store.latest_valid()
     if commit is None:
-        raise CheckpointError(f"{folder} holds no commit to resume; drop --resume and choose another --run-dir")
+        raise CheckpointError(f"{store.run_dir} holds no commit to resume; start anew in another --run-dir")
     return commit
 
 
@@ -301,7 +340,7 @@ def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str)
         "best_return": _json_number(state.best_mean),
         "best_step": state.best_step,
         "final_return": _json_number(state.final_mean),
-        "target_return": config.train.target_return,
+        "target_return": _json_number(config.train.target_return),
         "stop_reason": reason,
         "config_hash": config.hash(),
         "versions": versions(),
@@ -313,8 +352,8 @@ def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str)
     return RunResult(folder, summary)
 
 
-def _json_number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _json_number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def save_best(folder: Path, spec: PolicySpec, flat: torch.Tensor, about: dict[str, str]) -> None:
@@ -362,7 +401,8 @@ class TrainedPolicy:
     def evaluate(self, episodes: int = 20, seed: int = 0, env: Any = None) -> Score:
         """Returns of ``episodes`` episodes without exploration."""
         source = self.config.env.id if env is None else env
-        evaluator = Evaluator(make_env(source, episodes, device="cpu", **self.config.env.kwargs), self.spec)
+        vec_env = make_env(source, episodes, device="cpu", **self.config.env.kwargs)
+        evaluator = Evaluator(vec_env, self.spec, self.config.eval.max_episode_steps)
         try:
             return evaluator.score(Weights(0, self.policy.to_flat()), seed)
         finally:
@@ -372,7 +412,7 @@ class TrainedPolicy:
 # ---- the process
 
 
-@contextmanager
+@contextlib.contextmanager
 def stop_on_signals(request: Callable[[str], None]) -> Iterator[None]:
     """Turn the first Ctrl-C, SIGTERM or hang-up into a stop after a commit; a second one ends the process at once."""
     if threading.current_thread() is not threading.main_thread():

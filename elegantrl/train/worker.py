@@ -17,8 +17,10 @@ from ..types import Episodes, Fragment, Rollout, State, Weights
 class Worker:
     """Steps one group of environment slots with whatever weights it is handed."""
 
-    def __init__(self, env: VecEnv, policy_spec: PolicySpec, seed: int, slot_group: int = 0):
-        self.env, self.slot_group = env, slot_group
+    def __init__(
+        self, env: VecEnv, policy_spec: PolicySpec, seed: int, slot_group: int = 0, *, owns_env: bool = True
+    ):
+        self.env, self.slot_group, self.owns_env = env, slot_group, owns_env
         self.policy = FlatPolicy(policy_spec, env.device)
         self.generator = torch_stream(seed, "act", slot_group, device=env.device)
         self.obs = env.reset(derive_seed(seed, "env", slot_group))
@@ -81,7 +83,8 @@ class Worker:
         self.open_return, self.open_length = state["open_return"].clone(), state["open_length"].clone()
 
     def close(self) -> None:
-        self.env.close()
+        if self.owns_env:
+            self.env.close()
 
 
 def _differences(total: Tensor, first: Tensor) -> Tensor:

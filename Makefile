@@ -1,0 +1,49 @@
+# Two commands do everything on a fresh machine with Python 3.11+, git and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
+# Two processes with two threads each on two cores can be 50 times slower than one thread each.
+export OMP_NUM_THREADS := 1
+
+.PHONY: demo test slow lint types check bench clean
+
+demo: $(VENV)/.core  ## train PPO on CartPole-v1 to a return of 475 and show the result
+	@$(BIN)/elegantrl train ppo CartPole-v1 --run-dir $(RUN)
+	@$(BIN)/elegantrl eval $(RUN)
+
+test: $(VENV)/.dev  ## all tests except the slow ones
+	$(BIN)/python -m pytest -n 2 tests
+
+slow: $(VENV)/.dev  ## the slow tests: learning to published scores
+	$(BIN)/python -m pytest -n 2 -m slow tests
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+check: lint types test
+
+bench: $(VENV)/.dev  ## speed against Stable-Baselines3 and raw limits, then learning on the reference tasks
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/learning.py
+
+clean:  ## remove the virtual environment; runs/ stays
+	rm -rf $(VENV)
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "elegantrl needs Python 3.11 or newer; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing elegantrl into $(VENV) (a minute or two, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing elegantrl and its development tools into $(VENV) (a few minutes, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@ $(VENV)/.core
