@@ -91,7 +91,9 @@ def run(task: Task, seed: int, folder: Path) -> dict[str, Any]:
     scored = subprocess.run([*cli, "eval", str(run_dir), "--json"], check=True, env=env, capture_output=True, text=True)
     summary = json.loads((run_dir / "summary.json").read_text())
     score = json.loads(scored.stdout)
-    result = {name: summary[name] for name in ("env_steps", "wall_seconds", "stop_reason", "best_return", "final_return")}
+    result = {
+        name: summary[name] for name in ("env_steps", "wall_seconds", "stop_reason", "best_return", "final_return")
+    }
     result |= {"mean_return": score["mean_return"], "std_return": score["std_return"]}
     print(f"{task.key} seed {seed}: {result['mean_return']:.1f} after {result['env_steps']:,} steps", flush=True)
     return result
@@ -132,7 +134,7 @@ def show(results: dict[str, Any]) -> None:
             f"{min(r['env_steps'] for r in runs):,} - {max(r['env_steps'] for r in runs):,}",
             f"{sum(r['wall_seconds'] for r in runs) / len(runs):.1f}",
         )
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

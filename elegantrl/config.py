@@ -108,10 +108,15 @@ class RunConfig:
         agent = dict(_mapping(data.get("agent"), "agent"))
         entry = find_agent(str(agent.pop("name", "")))
         sections: dict[str, Any] = {name: build_section(kind, data.get(name, {})) for name, kind in SECTIONS.items()}
-        return cls(agent_name=entry.name, agent=build_section(entry.config, agent), **sections)
+        return cls(agent_name=entry.name, agent=build_section(entry.config, {**entry.preset, **agent}), **sections)
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+        try:
+            return yaml.safe_dump(self.to_dict(), sort_keys=False)
+        except yaml.representer.RepresenterError:
+            raise ConfigError(
+                f"env.kwargs={self.env.kwargs!r} cannot be written as YAML; use plain numbers and text"
+            ) from None
 
     @classmethod
     def from_yaml(cls, text: str) -> RunConfig:
@@ -123,7 +128,7 @@ class RunConfig:
 
     def identity(self) -> dict[str, Any]:
         """What decides the numbers: two runs that share it can continue each other."""
-        data = self.to_dict()
+        data = RunConfig.from_dict(self.to_dict()).to_dict()  # 1 and 1.0 are the same setting
         data["train"] = {"seed": self.train.seed, "device": self.train.device, "num_threads": self.train.num_threads}
         return {name: data[name] for name in ("agent", "env", "train")}
 
@@ -153,9 +158,10 @@ def _to_float(value: Any, _: type[float]) -> float:
 
 @_converter.register_structure_hook
 def _to_int(value: Any, _: type[int]) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    number = float(value) if isinstance(value, str) else value  # YAML reads 1e5 as text
+    if isinstance(number, bool) or not isinstance(number, int | float) or number != int(number):
         raise TypeError(f"{value!r} is not a whole number")
-    return int(value)
+    return int(number)
 
 
 @_converter.register_structure_hook

@@ -46,10 +46,17 @@ class StorageError(ElegantRLError, OSError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` with the nearest known names, or all of them if none is near."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=3, cutoff=0.6)
-    close = [n for n in names if n.lower() in near]
-    if close:
-        return f"did you mean {' or '.join(repr(n) for n in close)}?"
-    return f"known names: {', '.join(names)}"
+    """``did you mean 'x'?`` with the nearest known names first, or all names if none is near."""
+    names = {n.lower(): n for n in sorted(known, reverse=True)}
+    word = name.lower()
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    # The same words in another order, or one of them alone, are nearer than spelling tells.
+    reordered = [n for n in names if all(any(_alike(a, b) for b in word.split("_")) for a in n.split("_"))]
+    near = [*reordered, *(n for n in near if n not in reordered)]
+    if near:
+        return f"did you mean {' or '.join(repr(names[n]) for n in near[:3])}?"
+    return f"known names: {', '.join(sorted(names.values()))}"
+
+
+def _alike(a: str, b: str) -> bool:
+    return len(min(a, b, key=len)) > 2 and (a.startswith(b) or b.startswith(a))

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 Metrics = dict[str, Tensor]
@@ -84,8 +85,8 @@ class Transition(NamedTuple):
 class Episodes(NamedTuple):
     """The K training episodes that ended within a fragment, on the host."""
 
-    returns: Tensor  # [K] float64, undiscounted and unscaled
-    lengths: Tensor  # [K] int64
+    returns: np.ndarray  # [K] float64, undiscounted and unscaled
+    lengths: np.ndarray  # [K] int64
 
 
 class Fragment(NamedTuple):

@@ -85,7 +85,7 @@ class Agent(nn.Module, ABC):
                 f"choose another agent (`elegantrl agents` lists them)"
             )
         self.config = config
-        self.hypers = Hypers(config)
+        self.hypers = Hypers(config).to(device)
         self.generator = torch_stream(seed, "agent", device=device)
         self.num_updates = 0
         self.obs_stats = RunningStats(spec.obs_dim, device) if config.normalize_obs else None
@@ -104,10 +104,10 @@ class Agent(nn.Module, ABC):
 
     def schedule(self, env_steps: int) -> None:
         """Set what follows a schedule for the update at this many environment steps."""
-        if self.config.lr_schedule == "linear":
-            left = max(0.0, 1.0 - env_steps / self.config.schedule_steps)
-            for step in self.grad_steps().values():
-                step.lr.copy_(self.hypers.lr * left)
+        falling = self.config.lr_schedule == "linear"
+        left = max(0.0, 1.0 - env_steps / self.config.schedule_steps) if falling else 1.0
+        for step in self.grad_steps().values():
+            step.lr.copy_(self.hypers.lr * left)
 
     def grad_steps(self) -> dict[str, GradStep]:
         """The optimisers by attribute name."""

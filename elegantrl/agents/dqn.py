@@ -61,7 +61,7 @@ class AgentDQN(Agent):
         metrics["loss/grad_norm"] = self.step(loss)
         self.num_updates += 1
         if self.num_updates % self.config.target_interval == 0:
-            self.target.track(self.config.tau)
+            self.target.track(self.hypers.tau)
         return metrics
 
     def loss(self, b: Transition) -> tuple[Tensor, Metrics]:

@@ -76,7 +76,7 @@ class AgentActorCritic(Agent):
             metrics |= self.update_actor(batch)
         self.num_updates += 1
         if self.num_updates % self.config.target_interval == 0:
-            self.target.track(self.config.tau)
+            self.target.track(self.hypers.tau)
         return metrics
 
     def update_actor(self, batch: Transition) -> Metrics:

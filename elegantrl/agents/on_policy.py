@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
 from ..nets.critics import ValueNet
 from ..nets.distributions import Categorical, DiagGaussian
@@ -75,21 +76,20 @@ class AgentOnPolicy(Agent):
     def update(self, batch: Rollout) -> Metrics:
         """Several epochs of minibatch steps on one rollout [T, N]."""
         rows = self.targets(batch)
-        num_rows = rows.logp.shape[0]
-        logged: list[Metrics] = []
+        metrics: Metrics = {}
         for _ in range(self.config.num_epochs):
-            for part in self.minibatches(rows, num_rows):
+            for part in self.minibatches(rows):
                 loss, metrics = self.loss(part)
                 metrics["loss/grad_norm"] = self.step(loss)
-                logged.append(metrics)
                 self.num_updates += 1
-            if self.should_stop(logged[-1]):
+            if self.should_stop(metrics):
                 break
         self.observe(batch.obs)
-        return {name: torch.stack([m[name] for m in logged]).mean() for name in logged[0]}
+        return self.diagnose(metrics)  # of the last minibatch: most of a log line's cost is saved on the others
 
-    def minibatches(self, rows: Batch, num_rows: int) -> list[Batch]:
+    def minibatches(self, rows: Batch) -> list[Batch]:
         """Shuffled without replacement; a full batch needs no shuffling."""
+        num_rows = rows.logp.shape[0]
         if num_rows <= self.config.batch_size:
             return [rows]
         order = torch.randperm(num_rows, device=rows.logp.device, generator=self.generator)
@@ -98,6 +98,10 @@ class AgentOnPolicy(Agent):
     def should_stop(self, metrics: Metrics) -> bool:
         """Whether to leave the rest of the epochs undone."""
         return False
+
+    def diagnose(self, metrics: Metrics) -> Metrics:
+        """What is worth logging of what the loss returned."""
+        return metrics
 
     @torch.no_grad()
     def targets(self, r: Rollout) -> Batch:
@@ -115,7 +119,7 @@ class AgentOnPolicy(Agent):
             advantage_TN = gae(reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, h.gamma, h.gae_lambda)
             target_TN = advantage_TN + value_TN
         if self.config.normalize_advantage:
-            advantage_TN = (advantage_TN - advantage_TN.mean()) / (advantage_TN.std() + 1e-8)
+            advantage_TN = (advantage_TN - advantage_TN.mean()) / (advantage_TN.std(correction=0) + 1e-8)
         rows = Batch(r.obs, r.action, r.logp, advantage_TN, target_TN)
         return Batch(*(x.flatten(0, 1) for x in rows))
 
@@ -131,7 +135,7 @@ class AgentOnPolicy(Agent):
     def loss(self, b: Batch) -> tuple[Tensor, Metrics]:
         dist = self.policy.dist(b.obs)
         policy_loss, metrics = self.policy_loss(dist, b)
-        value_loss = 0.5 * (self.value(self.policy.norm(b.obs)) - b.value_target).square().mean()
+        value_loss = 0.5 * mse_loss(self.value(self.policy.norm(b.obs)), b.value_target)
         entropy = dist.entropy().mean()
         loss = policy_loss + self.config.value_coef * value_loss - self.hypers.entropy_coef * entropy
         return loss, metrics | {

@@ -57,6 +57,6 @@ class Target:
         self.flat, self.source = flatten_(target.parameters()), source
 
     @torch.no_grad()
-    def track(self, tau: float) -> None:
+    def track(self, tau: Tensor) -> None:
         """target += tau * (source - target); ``tau = 1`` copies."""
         self.flat.lerp_(self.source.flat, tau)

@@ -30,18 +30,22 @@ class AgentPPO(AgentOnPolicy):
     config: PPOConfig
 
     def policy_loss(self, dist: Categorical | DiagGaussian, b: Batch) -> tuple[Tensor, Metrics]:
-        clip = self.hypers.clip
-        log_ratio_B = dist.log_prob(b.action) - b.logp
-        ratio_B = log_ratio_B.exp()
-        surrogate_B = torch.minimum(ratio_B * b.advantage, ratio_B.clamp(1 - clip, 1 + clip) * b.advantage)
-        with torch.no_grad():
-            change_B = ratio_B - 1
-            metrics = {
-                "policy/kl": (change_B - log_ratio_B).mean(),  # unbiased and never negative: E[r - 1 - log r]
-                "policy/clip_frac": (change_B.abs() > clip).float().mean(),
-            }
-        return -surrogate_B.mean(), metrics
+        # In log space: a ratio beyond e^20 means nothing, and inf * 0 would be NaN.
+        log_ratio_B = (dist.log_prob(b.action) - b.logp).clamp(-20, 20)
+        # The clipped term is (1 + clip) A for a positive advantage and (1 - clip) A for a negative one.
+        limit_B = torch.addcmul(b.advantage, self.hypers.clip, b.advantage.abs())
+        return -torch.minimum(log_ratio_B.exp() * b.advantage, limit_B).mean(), {"log_ratio": log_ratio_B.detach()}
+
+    def diagnose(self, metrics: Metrics) -> Metrics:
+        log_ratio_B = metrics.pop("log_ratio")
+        change_B = log_ratio_B.expm1()
+        return metrics | {
+            "policy/kl": (change_B - log_ratio_B).mean(),  # unbiased and never negative: E[r - 1 - log r]
+            "policy/clip_frac": (change_B.abs() > self.hypers.clip).float().mean(),
+        }
 
     def should_stop(self, metrics: Metrics) -> bool:
         # One host read per epoch, and only if asked for.
-        return self.config.target_kl is not None and bool(metrics["policy/kl"] > self.config.target_kl)
+        return self.config.target_kl is not None and bool(
+            self.diagnose(dict(metrics))["policy/kl"] > self.config.target_kl
+        )

@@ -79,7 +79,7 @@ class ReplayBuffer:
         start_B = (age_B + oldest) % self.num_rows * num_envs + lane_B
         flat = {name: getattr(self, name).flatten(0, 1) for name in FIELDS}
         last_B, reward_B = start_B, flat["reward"][start_B]
-        discount_B = gamma.expand_as(reward_B)
+        discount_B = torch.ones_like(reward_B) * gamma
         for k in range(1, n_step):
             ended_B = flat["terminated"][last_B] | flat["truncated"][last_B] | (age_B + k >= self.filled)
             next_B = torch.where(ended_B, last_B, (age_B + k + oldest) % self.num_rows * num_envs + lane_B)
@@ -94,6 +94,12 @@ class ReplayBuffer:
             discount=discount_B * ~flat["terminated"][last_B],
             next_obs=flat["next_obs"][last_B],
         )
+
+    def truncate_newest(self, lanes: Tensor) -> None:
+        """Mark the newest row of the given lanes [N] as cut, so that no return runs on into what comes next."""
+        if self.filled:
+            newest = (self.head - 1) % self.num_rows
+            self.truncated[newest] |= lanes.to(self.truncated.device) & ~self.terminated[newest]
 
     def state_dict(self) -> State:
         """The filled rows, oldest first, and nothing that was never written."""

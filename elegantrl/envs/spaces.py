@@ -116,10 +116,10 @@ class ActionCodec:
             raise SpecError(
                 f"environment {self.name!r}: action has shape {tuple(action.shape)}, expected {self._shape}"
             )
-        return action.detach().cpu().numpy()
+        return action.numpy(force=True)
 
     def _decode_choice(self, action: Tensor) -> Array:
-        return self._checked(action) + self._start
+        return self._checked(action) + self._start if self._start else self._checked(action)
 
     def _decode_numbers(self, action: Tensor) -> Array:
         moved = self._checked(action) * self._half + self._center

@@ -25,9 +25,11 @@ class Categorical(NamedTuple):
         return cls(logits.log_softmax(-1))
 
     def sample(self, generator: Generator | None) -> Tensor:
-        # The largest of log p plus Gumbel noise is a draw from p; -log of an exponential is Gumbel.
-        noise = torch.empty_like(self.log_probs).exponential_(generator=generator)
-        return (self.log_probs - noise.log()).argmax(-1)
+        # Inverse transform: count the cumulative probabilities below a uniform number. Without the last one, which
+        # rounding may leave below 1, the count is a valid choice always.
+        below = self.log_probs.exp().cumsum(-1)[..., :-1]
+        uniform = torch.empty_like(self.log_probs[..., :1]).uniform_(generator=generator)
+        return (below < uniform).sum(-1)
 
     def mode(self) -> Tensor:
         return self.log_probs.argmax(-1)

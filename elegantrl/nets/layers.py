@@ -6,7 +6,8 @@ Axes: B rows, E ensemble members, I inputs, K outputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -15,7 +16,12 @@ from torch import Tensor, nn
 
 Activation = Literal["relu", "tanh", "silu", "elu"]
 Init = Literal["default", "orthogonal"]
-ACTIVATIONS: dict[Activation, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU}
+ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
+    "relu": partial(nn.ReLU, inplace=True),  # a linear layer does not need its output again: half the memory traffic
+    "tanh": nn.Tanh,
+    "silu": nn.SiLU,
+    "elu": nn.ELU,
+}
 
 
 class EnsembleLinear(nn.Module):

@@ -49,8 +49,8 @@ class RunningStats:
         norm.inv_std.copy_(torch.where(variance > 1e-8, variance.clamp(min=1e-8).rsqrt(), torch.ones_like(variance)))
 
     def state_dict(self) -> State:
-        return {"count": self.count, "mean": self.mean, "m2": self.m2}
+        return {name: getattr(self, name).clone() for name in ("count", "mean", "m2")}
 
     def load_state_dict(self, state: State) -> None:
-        for name, value in self.state_dict().items():
-            value.copy_(state[name])
+        for name, value in state.items():
+            getattr(self, name).copy_(value)

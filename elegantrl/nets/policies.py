@@ -54,7 +54,9 @@ class FlatPolicy:
     """A policy whose weights are views of one flat tensor: a new version is one copy."""
 
     def __init__(self, spec: PolicySpec, device: torch.device):
-        self.policy = spec.build().to(device).requires_grad_(False)
+        # Initial weights are overwritten at once: they must not cost a draw from torch's global stream.
+        with torch.random.fork_rng(devices=[]):
+            self.policy = spec.build().to(device).requires_grad_(False)
         self.flat = flatten_(self.policy.tensors())
 
     def load(self, flat: Tensor) -> Policy:
@@ -144,6 +146,7 @@ class SquashedPolicy(Policy):
         mean, log_std = self.net(self.norm(obs)).chunk(2, -1)
         noise = torch.empty_like(mean).normal_(generator=generator)
         action, logp = squash(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX), noise)
+        # While actions are random, logp is that of the sample which was not taken; replay has no use for it.
         uniform = torch.empty_like(mean).uniform_(-1, 1, generator=generator)
         coin = torch.empty_like(logp).uniform_(generator=generator) < self.random_frac
         return torch.where(coin.unsqueeze(-1), uniform, action), logp

@@ -12,8 +12,8 @@ from ..nets.policies import FlatPolicy, PolicySpec
 from ..types import Weights
 
 STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11,
-              2.10, 2.09, 2.09, 2.08, 2.07, 2.07, 2.06, 2.06, 2.06, 2.05, 2.05, 2.05)  # fmt: skip
-"""Two-sided 95 % quantiles of Student's t for 1 to 29 degrees of freedom; beyond, the normal one."""
+              2.10, 2.09, 2.09, 2.08, 2.07, 2.07, 2.06, 2.06, 2.06, 2.05, 2.05, 2.05, 2.04)  # fmt: skip
+"""Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond, 2 is near enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Score:
         n = len(self.returns)
         if n < 2:
             return 0.0
-        quantile = STUDENT_95[n - 2] if n - 2 < len(STUDENT_95) else 1.96
+        quantile = STUDENT_95[n - 2] if n - 2 < len(STUDENT_95) else 2.0
         return quantile * self.std / math.sqrt(n - 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 
 from ..agents.base import Agent, AgentConfig
@@ -82,6 +83,11 @@ class Learner:
         if self.replay is not None:
             self.replay.load_state_dict(state["replay"])
             self.sampler.set_state(state["sampler"].cpu())
+
+    def end_open_episodes(self, restarted: Sequence[np.ndarray]) -> None:
+        """Cut the newest transition of every lane whose episode could not be continued after a resume."""
+        if self.replay is not None:
+            self.replay.truncate_newest(torch.from_numpy(np.concatenate(restarted)))
 
     def close(self) -> None:
         """Nothing to release; executors call it on every role."""

@@ -50,7 +50,9 @@ class RunResult:
 
     @property
     def best_return(self) -> float:
-        return float(self.summary["best_return"])
+        """Mean return of the best evaluation; NaN if the run stopped before the first."""
+        best = self.summary["best_return"]
+        return math.nan if best is None else float(best)
 
     def load_policy(self) -> TrainedPolicy:
         return TrainedPolicy.load(self.run_dir)
@@ -155,6 +157,7 @@ def run_training(
     """Open or create the run folder, train, and leave it complete; what is refused leaves nothing behind."""
     device = pick_device(config.train.device)
     folder = choose_folder(config, run_dir, resume)
+    config.to_yaml()  # refuses what a run folder could not hold
     if resume:
         check_same_config(folder, config)
     torch.set_num_threads(config.train.num_threads)

@@ -144,13 +144,18 @@ class Supervisor:
                 with speed.paused():
                     if self.evaluate():
                         self.request_stop("target_return")
-            if self.state.env_steps - self.state.last_commit >= self.config.checkpoint.interval:
+            due = self.state.env_steps - self.state.last_commit >= self.config.checkpoint.interval
+            if due and self.stop_reason() is None:  # the last commit comes after the last evaluation
                 with speed.paused():
                     self.commit()
         if self.state.env_steps > speed.start_step:
             self.log_training(speed.restart(self.state.env_steps))
         if self.state.last_eval < self.state.env_steps and reason not in ("interrupted", "terminated"):
             self.evaluate()
+        if (
+            self.state.best_mean == -math.inf
+        ):  # stopped before the first evaluation: the newest policy is the best known
+            self.best_flat = self.weights.flat
         self.state.wall_seconds = self._seconds_before + time.monotonic() - started
         self.commit(must_succeed=True)
         return reason
@@ -207,17 +212,18 @@ class Supervisor:
         if score.mean - score.ci95 >= target:
             # Fresh seeds guard against a lucky draw.
             score = Score(score.returns + self.score(1).returns)
-        self.keep_score(score)
-        return score.mean - score.ci95 >= target
+        reached = score.mean - score.ci95 >= target
+        # A policy that reaches the target for certain goes before one with a higher but less certain mean.
+        self.keep_score(score, reached or score.mean > self.state.best_mean)
+        return reached
 
     def score(self, attempt: int) -> Score:
         seed = derive_seed(self.config.train.seed, "eval", self.state.env_steps, attempt)
         score: Score = self.ask(self.roles.evaluator, "score", self.weights, seed)
         return score
 
-    def keep_score(self, score: Score) -> None:
+    def keep_score(self, score: Score, is_best: bool) -> None:
         state = self.state
-        is_best = score.mean > state.best_mean
         if is_best:
             state.best_mean, state.best_ci95, state.best_step = score.mean, score.ci95, state.env_steps
             self.best_flat = self.weights.flat
@@ -279,8 +285,10 @@ class Supervisor:
         self.state = Progress.from_state(supervisor)
         self._seconds_before = self.state.wall_seconds
         self.ask(self.roles.learner, "load_state_dict", parts["learner"])
-        for i, worker in enumerate(self.roles.workers):
-            self.ask(worker, "load_state_dict", parts[f"worker{i}"])
+        restarted = [
+            self.ask(worker, "load_state_dict", parts[f"worker{i}"]) for i, worker in enumerate(self.roles.workers)
+        ]
+        self.ask(self.roles.learner, "end_open_episodes", restarted)
         self.weights = self.ask(self.roles.learner, "weights")
 
     # ---- talking to roles

@@ -1,0 +1,299 @@
+"""How fast? Steps and updates per second against Stable-Baselines3 and against raw limits, one thread each.
+
+    python benchmarks/throughput.py                 # everything, a few minutes
+    python benchmarks/throughput.py ppo_cartpole    # one measurement
+
+Both sides of a ratio run in this process, alternating, on the same environment, network, epochs and minibatches; the
+median of the repeats counts and the spread is shown. Results go to results/throughput.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import environment, write_json
+from rich.console import Console
+from rich.table import Table
+
+from elegantrl.data.replay import ReplayBuffer
+from elegantrl.envs import make_env
+from elegantrl.nets.policies import PolicySpec
+from elegantrl.train.run import keep_freed_memory, train
+from elegantrl.train.worker import Worker
+from elegantrl.types import ActionSpec, EnvSpec, Weights
+
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Two sides of a ratio, one value per repeat."""
+
+    what: str
+    unit: str
+    ours: list[float]
+    reference: list[float]
+    reference_name: str
+    bar: str
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ours) / statistics.median(self.reference)
+
+    def row(self) -> list[str]:
+        return [self.what, self.reference_name, self.unit, _spread(self.reference), _spread(self.ours),
+                f"{self.ratio:.2f}", self.bar]  # fmt: skip
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):,.0f} ({min(values):,.0f} - {max(values):,.0f})"
+
+
+def alternate(*sides: Callable[[], float], repeats: int = REPEATS) -> list[list[float]]:
+    """Call each side in turn, so that a change of the machine's load hits all of them."""
+    values: list[list[float]] = [[] for _ in sides]
+    for _ in range(repeats):
+        for side, measured in zip(sides, values, strict=True):
+            measured.append(side())
+    return values
+
+
+def our_steps_per_second(agent: str, env: str, steps: int, **settings: Any) -> float:
+    """Training proper by the public entry point: no evaluation but one short one at the end, no commits on the way."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings |= {"eval": {"interval": 10**12, "episodes": 1}, "checkpoint": {"interval": 10**12}}
+        target = float("inf")
+        run = train(agent, env, run_dir=Path(folder) / "run", max_steps=steps, target_return=target, **settings)
+    return float(run.summary["steps_per_second"])
+
+
+# ---- against Stable-Baselines3
+
+
+def sb3_ppo(num_envs: int, n_steps: int, batch_size: int, n_epochs: int, activation: type, steps: int) -> float:
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", num_envs), n_steps=n_steps, batch_size=batch_size,
+                n_epochs=n_epochs, policy_kwargs={"activation_fn": activation}, device="cpu")  # fmt: skip
+    model.learn(n_steps * num_envs)  # warm-up
+    started = time.perf_counter()
+    model.learn(steps)
+    return model.num_timesteps / (time.perf_counter() - started)
+
+
+def ppo_cartpole() -> list[Measurement]:
+    """PPO on CartPole-v1: 8 environments, 64x64 tanh, 32 steps, 20 epochs, one minibatch of 256."""
+    steps = 16 * 1024
+
+    def ours() -> float:
+        shape = {"num_envs": 8, "horizon": 32, "batch_size": 256, "num_epochs": 20}
+        return our_steps_per_second("ppo", "CartPole-v1", steps, hidden=(64, 64), activation="tanh", **shape)
+
+    def reference() -> float:
+        return sb3_ppo(8, 32, 256, 20, torch.nn.Tanh, steps)
+
+    our_speed, their_speed = alternate(ours, reference)
+    name = "PPO CartPole-v1, 8 envs"
+    return [Measurement(name, "steps/s", our_speed, their_speed, "Stable-Baselines3", ">= 2")]
+
+
+def sac_halfcheetah() -> list[Measurement]:
+    """SAC on HalfCheetah-v5: batch 256, 256x256, one update per step."""
+    updates, warm_up = 600, 300
+
+    def ours() -> float:
+        shape = {"num_envs": 1, "horizon": 1, "batch_size": 256, "hidden": (256, 256), "learning_starts": warm_up}
+        speed = our_steps_per_second("sac", "HalfCheetah-v5", warm_up + updates, **shape, buffer_size=100_000)
+        return speed * updates / (warm_up + updates)  # the warm-up counts as time, not as updates
+
+    def reference() -> float:
+        from stable_baselines3 import SAC
+
+        model = SAC("MlpPolicy", "HalfCheetah-v5", learning_starts=warm_up, buffer_size=100_000, device="cpu")
+        started = time.perf_counter()
+        model.learn(warm_up + updates)
+        return updates / (time.perf_counter() - started)
+
+    our_speed, their_speed = alternate(ours, reference, repeats=3)
+    name = "SAC HalfCheetah-v5, 1 update per step"
+    return [Measurement(name, "updates/s", our_speed, their_speed, "Stable-Baselines3", ">= 1.2")]
+
+
+def ppo_tensor_cartpole() -> list[Measurement]:
+    """PPO on 4096 tensor CartPoles against the best that 64 environments give Stable-Baselines3, equal epochs."""
+    measurements = []
+    for epochs, bar in ((1, ">= 10"), (4, "-")):
+
+        def ours(epochs: int = epochs) -> float:
+            shape = {"num_envs": 4096, "horizon": 32, "batch_size": 16384, "num_epochs": epochs}
+            return our_steps_per_second("ppo", "TensorCartPole", 131072 * 4, **shape, activation="relu")
+
+        # What serves Stable-Baselines3 best is searched: rollout length and minibatch size.
+        shapes = [(32, 1024), (32, 2048), (128, 4096), (128, 8192)]
+        found = {s: sb3_ppo(64, *s, epochs, torch.nn.ReLU, 32768) for s in shapes}
+        best = max(found, key=lambda s: found[s])
+
+        def reference(best: tuple[int, int] = best, epochs: int = epochs) -> float:
+            return sb3_ppo(64, *best, epochs, torch.nn.ReLU, 65536)
+
+        our_speed, their_speed = alternate(ours, reference, repeats=3)
+        reference_name = f"Stable-Baselines3, 64 envs x {best[0]}, batch {best[1]}"
+        name = f"PPO tensor CartPole, 4096 envs, 64x64 relu, {epochs} epoch{'s' * (epochs > 1)}"
+        measurements.append(Measurement(name, "steps/s", our_speed, their_speed, reference_name, bar))
+    return measurements
+
+
+# ---- against raw limits
+
+
+def collecting() -> list[Measurement]:
+    """Collecting without learning against raw environment time plus raw forward time."""
+    measurements = []
+    for env_id, num_envs, vector_steps in (
+        ("CartPole-v1", 8, 512), ("CartPole-v1", 64, 512), ("LunarLander-v3", 8, 512),
+        ("HalfCheetah-v5", 8, 256), ("TensorCartPole", 4096, 64),
+    ):  # fmt: skip
+        worker, weights, policy = _worker(env_id, num_envs)
+
+        def ours(w: Worker = worker, weights: Weights = weights, n: int = vector_steps) -> float:
+            started = time.perf_counter()
+            for seq in range(n // 32):
+                w.sample(weights, 32, seq)
+            return n * w.env.spec.num_envs / (time.perf_counter() - started)
+
+        raw_env, raw_forward = _raw_env(env_id, num_envs), _raw_forward(policy, worker)
+
+        def raw(env: Any = raw_env, forward: Any = raw_forward, n: int = vector_steps, lanes: int = num_envs) -> float:
+            return n * lanes / (env(n) + forward(n))
+
+        our_speed, their_speed = alternate(ours, raw)
+        name = f"collecting {env_id}, {num_envs} envs"
+        measurements.append(Measurement(name, "steps/s", our_speed, their_speed, "raw env + raw forward", ">= 0.8"))
+        worker.close()
+    return measurements
+
+
+def _worker(env_id: str, num_envs: int) -> tuple[Worker, Weights, Any]:
+    env = make_env(env_id, num_envs)
+    kind = "categorical" if env.spec.action.kind == "discrete" else "gaussian"
+    sizes = {"obs_dim": env.spec.obs_dim, "action_dim": env.spec.action_dim}
+    spec = PolicySpec(kind, {**sizes, "hidden": (64, 64), "activation": "tanh"})
+    worker = Worker(env, spec, seed=0)
+    return worker, Weights(0, worker.policy.flat.clone()), worker.policy.policy
+
+
+def _raw_env(env_id: str, num_envs: int) -> Callable[[int], float]:
+    """Seconds for n vector steps of the bare environments with ready-made random actions."""
+    import gymnasium
+    import numpy as np
+
+    if env_id.startswith("Tensor"):
+        env = make_env(env_id, num_envs)
+        env.reset(0)
+        actions = torch.randint(env.spec.action_dim, (num_envs,))
+
+        def run_tensor(n: int) -> float:
+            started = time.perf_counter()
+            for _ in range(n):
+                env.step(actions)
+            return time.perf_counter() - started
+
+        return run_tensor
+    if env_id == "CartPole-v1":
+        vector = gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point")
+        vector.reset(seed=0)
+        action = vector.action_space.sample()
+
+        def run_vector(n: int) -> float:
+            started = time.perf_counter()
+            for _ in range(n):
+                vector.step(action)
+            return time.perf_counter() - started
+
+        return run_vector
+    lanes = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(num_envs)]
+    for seed, lane in enumerate(lanes):
+        lane.reset(seed=seed)
+        lane.action_space.seed(seed)
+    choices = [[lane.action_space.sample() for lane in lanes] for _ in range(64)]
+
+    def run_lanes(n: int) -> float:
+        started = time.perf_counter()
+        for t in range(n):
+            for lane, choice in zip(lanes, choices[t % 64], strict=True):
+                _, _, terminated, truncated, _ = lane.step(choice)
+                if terminated or truncated:
+                    lane.reset()
+        return time.perf_counter() - started
+
+    assert np.isfinite(run_lanes(1))
+    return run_lanes
+
+
+def _raw_forward(policy: Any, worker: Worker) -> Callable[[int], float]:
+    """Seconds for n calls of the policy on one fixed observation."""
+    obs = worker.obs
+
+    @torch.no_grad()
+    def run(n: int) -> float:
+        started = time.perf_counter()
+        for _ in range(n):
+            policy.act(obs, True, worker.generator)
+        return time.perf_counter() - started
+
+    return run
+
+
+def replay_memory() -> list[Measurement]:
+    """Memory of a replay buffer with a million transitions of HalfCheetah's size against its raw bytes."""
+    spec = EnvSpec("HalfCheetah-v5", (17,), ActionSpec("continuous", 6), 1)
+    before = _resident_bytes()
+    replay = ReplayBuffer(1_000_000, spec, torch.device("cpu"))
+    for name in ("obs", "next_obs", "action", "reward", "terminated", "truncated"):
+        getattr(replay, name).zero_()  # touch every page
+    used = _resident_bytes() - before
+    raw = 1_000_000 * (4 * (17 + 17 + 6 + 1) + 2)  # float32 fields and two flags
+    return [Measurement("replay of 1M HalfCheetah transitions", "bytes", [used], [raw], "raw bytes", "<= 1.3")]
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+BENCHMARKS = {f.__name__: f for f in (ppo_cartpole, sac_halfcheetah, ppo_tensor_cartpole, collecting, replay_memory)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="measurements; all if none is named")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    table = Table(title="Throughput, one thread: median (min - max) of the repeats", title_justify="left")
+    for column in ("what", "reference", "unit", "reference value", "elegantrl", "ratio", "bar"):
+        table.add_column(column)
+    results = []
+    for name in names:
+        for measurement in BENCHMARKS[name]():
+            print(" | ".join(measurement.row()), flush=True)
+            table.add_row(*measurement.row())
+            results.append({**measurement.__dict__, "ratio": measurement.ratio})
+    Console(width=170).print(table)
+    name = "throughput.json" if len(names) == len(BENCHMARKS) else f"throughput_{'_'.join(names)}.json"
+    print(write_json(name, {"environment": environment(), "measurements": results}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""What the tests share: one torch thread, quick runs without pictures, and a hash of what a commit holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import elegantrl
+from elegantrl.defaults import Recipe
+from elegantrl.train import metrics as metrics_module
+from elegantrl.train import plot as plot_module
+from elegantrl.train import run as run_module
+from elegantrl.train.run import RunResult
+from elegantrl.train.store import Store
+from elegantrl.types import ActionSpec, EnvSpec, Rollout
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def run_quietly(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunResult]:
+    """``elegantrl.train`` without tuned settings, and without pictures and event files, which cost more than a run."""
+    monkeypatch.setattr(run_module, "find_recipe", lambda *_: Recipe("none"))
+    monkeypatch.setattr(plot_module, "plot_run", lambda *_: None)
+    monkeypatch.setattr(metrics_module, "_open_tensorboard", lambda *_: None)
+
+    def run(agent: Any, env: Any = None, **settings: Any) -> RunResult:
+        return elegantrl.train(agent, env, **settings)
+
+    return run
+
+
+NOT_REPEATABLE = ("wall_seconds",)
+
+
+def add_to_hash(digest: Any, value: Any, path: str) -> None:
+    """Feed every key, dtype, shape and bit of a state, in sorted order of keys."""
+    digest.update(path.encode())
+    if isinstance(value, Tensor):
+        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+    elif isinstance(value, dict):
+        for key in sorted(value):
+            if key not in NOT_REPEATABLE:
+                add_to_hash(digest, value[key], f"{path}/{key}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            add_to_hash(digest, item, f"{path}/{index}")
+    else:
+        digest.update(repr(value).encode())
+
+
+def state_hash(state: Any) -> str:
+    digest = hashlib.sha256()
+    add_to_hash(digest, state, "")
+    return digest.hexdigest()
+
+
+def last_commit(run_dir: Path) -> dict[str, Any]:
+    """Every part of the newest commit."""
+    commit = Store(run_dir).latest_valid()
+    assert commit is not None
+    return {part: commit.load(part) for part in commit.parts}
+
+
+@pytest.fixture
+def hash_state() -> Callable[[Any], str]:
+    return state_hash
+
+
+@pytest.fixture
+def load_commit() -> Callable[[Path], dict[str, Any]]:
+    return last_commit
+
+
+def spec_of(kind: str, obs_dim: int = 3, action_dim: int = 2, num_envs: int = 1) -> EnvSpec:
+    assert kind in ("discrete", "continuous")
+    return EnvSpec("Made", (obs_dim,), ActionSpec(kind, action_dim), num_envs)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def make_spec() -> Callable[..., EnvSpec]:
+    return spec_of
+
+
+@pytest.fixture
+def make_rollout() -> Callable[..., Rollout]:
+    """Random rollouts whose rows fit together: the successor is the next row's observation unless an episode ended."""
+
+    def make(
+        agent: Any, kind: str, steps: int, lanes: int, obs_dim: int = 3, action_dim: int = 2, seed: int = 0
+    ) -> Any:
+        g = torch.Generator().manual_seed(seed)
+        obs = torch.randn(steps + 1, lanes, obs_dim, generator=g)
+        terminated = torch.rand(steps, lanes, generator=g) < 0.15
+        truncated = (torch.rand(steps, lanes, generator=g) < 0.2) & ~terminated
+        ended = (terminated | truncated).unsqueeze(-1)
+        next_obs = torch.where(ended, torch.randn(steps, lanes, obs_dim, generator=g), obs[1:])
+        with torch.no_grad():
+            dist = agent.policy.dist(obs[:-1])
+            action = dist.sample(g)
+            logp = dist.log_prob(action)
+        reward = torch.randn(steps, lanes, generator=g)
+        return Rollout(obs[:-1], action, reward, terminated, truncated, next_obs, logp)
+
+    return make

@@ -1,0 +1,206 @@
+"""Policies: what travels, how they explore, and what they compute."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+
+from elegantrl.nets.normalize import ObsNorm, RunningStats
+from elegantrl.nets.policies import (
+    POLICIES,
+    CategoricalPolicy,
+    FlatPolicy,
+    GaussianPolicy,
+    Policy,
+    PolicySpec,
+    QPolicy,
+    SquashedPolicy,
+)
+
+CPU = torch.device("cpu")
+SIZES: dict[str, Any] = {"obs_dim": 3, "action_dim": 2, "hidden": (5,)}
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def randomised(policy: Policy, seed: int = 0) -> Policy:
+    g = stream(seed)
+    with torch.no_grad():
+        for t in policy.tensors():
+            t.copy_(torch.rand(t.shape, generator=g) + 0.1)
+    return policy
+
+
+@pytest.mark.parametrize("normalize_obs", [False, True])
+@pytest.mark.parametrize("kind", sorted(POLICIES))
+def test_every_kind_is_rebuilt_from_json_and_acts_alike(kind: str, normalize_obs: bool) -> None:
+    spec = PolicySpec(kind, SIZES | {"normalize_obs": normalize_obs})
+    again = PolicySpec(**json.loads(json.dumps(asdict(spec))))
+    policy = randomised(spec.build())
+    copy = FlatPolicy(again, CPU).load(policy.to_flat())
+    obs = torch.randn(6, 3, generator=stream(1))
+    for explore in (False, True):
+        with torch.no_grad():
+            expected = policy.act(obs, explore, stream(2))
+            result = copy.act(obs, explore, stream(2))
+        assert all(torch.equal(a, b) for a, b in zip(expected, result, strict=True))
+    assert expected[1].shape == (6,)
+    assert expected[0].shape == ((6,) if kind in ("categorical", "q") else (6, 2))
+
+
+@pytest.mark.parametrize("kind", sorted(POLICIES))
+def test_flat_round_trip_includes_buffers(kind: str) -> None:
+    policy = randomised(PolicySpec(kind, SIZES | {"normalize_obs": True}).build())
+    flat = policy.to_flat()
+    assert flat.dtype == torch.float32
+    assert flat.numel() == sum(t.numel() for t in policy.state_dict().values())
+    other = FlatPolicy(PolicySpec(kind, SIZES | {"normalize_obs": True}), CPU)
+    other.load(flat)
+    for (name, a), b in zip(policy.state_dict().items(), other.policy.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    assert torch.equal(other.policy.to_flat(), flat)
+    assert not any(t.requires_grad for t in other.policy.tensors())
+
+
+def test_flat_is_a_copy_and_a_loaded_policy_stays_live() -> None:
+    policy = CategoricalPolicy(**SIZES)
+    flat = policy.to_flat()
+    before = flat.clone()
+    with torch.no_grad():
+        for p in policy.parameters():
+            p.add_(1.0)
+    assert torch.equal(flat, before)
+    worker = FlatPolicy(PolicySpec("categorical", SIZES), CPU)
+    worker.load(flat)
+    worker.load(policy.to_flat())  # the second version reaches the very same module
+    assert torch.equal(worker.policy.to_flat(), policy.to_flat())
+
+
+def test_epsilon_greedy_draws_a_coin_per_lane() -> None:
+    policy = QPolicy(obs_dim=1, action_dim=4, hidden=())
+    with torch.no_grad():
+        policy.net[0].weight.zero_()
+        policy.net[0].bias.copy_(torch.tensor([0.0, 5.0, 0.0, 0.0]))  # action 1 is always the best
+    policy.epsilon.fill_(0.4)
+    action, _ = policy.act(torch.zeros(20_000, 1), True, stream(3))
+    counts = torch.bincount(action, minlength=4).double() / 20_000
+    expected = torch.tensor([0.1, 0.7, 0.1, 0.1], dtype=torch.float64)
+    torch.testing.assert_close(counts, expected, atol=0.012, rtol=0)
+    # One coin for all lanes would make a step either fully greedy or fully random.
+    shares = torch.stack([(policy.act(torch.zeros(50, 1), True, stream(s))[0] == 1).float().mean() for s in range(40)])
+    assert shares.min() > 0.4 and shares.max() < 0.95
+
+
+@pytest.mark.parametrize(("epsilon", "greedy_share"), [(0.0, 1.0), (1.0, 0.25)])
+def test_epsilon_at_its_ends(epsilon: float, greedy_share: float) -> None:
+    policy = QPolicy(obs_dim=2, action_dim=4, hidden=())
+    policy.epsilon.fill_(epsilon)
+    obs = torch.randn(8000, 2, generator=stream())
+    action, _ = policy.act(obs, True, stream(1))
+    best, _ = policy.act(obs, False, None)
+    assert float((action == best).float().mean()) == pytest.approx(greedy_share, abs=0.02)
+
+
+def test_dueling_is_value_plus_centred_advantage() -> None:
+    policy = QPolicy(obs_dim=1, action_dim=3, hidden=(), dueling=True)
+    with torch.no_grad():
+        policy.net[0].weight.zero_()
+        policy.net[0].bias.copy_(torch.tensor([10.0, 1.0, 2.0, 6.0]))  # V = 10, A = 1, 2, 6 with mean 3
+    torch.testing.assert_close(policy.q(torch.zeros(1, 1)), torch.tensor([[8.0, 9.0, 13.0]]))
+
+
+def test_both_streams_of_a_dueling_network_learn() -> None:
+    policy = QPolicy(obs_dim=3, action_dim=4, hidden=(5,), dueling=True)
+    loss = policy.q(torch.randn(7, 3, generator=stream()))[:, 1].square().sum()
+    (grad,) = torch.autograd.grad(loss, [policy.net[2].weight])
+    assert grad.shape[0] == 5
+    assert (grad.abs().sum(1) > 0).all()  # the value row and every advantage row
+
+
+@torch.no_grad()
+def test_random_share_of_a_squashed_policy() -> None:
+    policy = SquashedPolicy(obs_dim=1, action_dim=1, hidden=())
+    with torch.no_grad():
+        policy.net[0].weight.zero_()
+        policy.net[0].bias.copy_(torch.tensor([1.0, -20.0]))  # always tanh(1)
+    sure = torch.tensor(1.0).tanh()
+    obs = torch.zeros(10_000, 1)
+    policy.random_frac.fill_(1.0)
+    action, _ = policy.act(obs, True, stream())
+    assert abs(float(action.mean())) < 0.03 and abs(float(action.var()) - 1 / 3) < 0.02  # uniform on [-1, 1]
+    policy.random_frac.fill_(0.3)
+    action, _ = policy.act(obs, True, stream())
+    assert float(((action - sure).abs() < 1e-5).float().mean()) == pytest.approx(0.7, abs=0.02)
+    policy.random_frac.fill_(0.0)
+    action, _ = policy.act(obs, True, stream())
+    torch.testing.assert_close(action, sure.expand(10_000, 1))
+
+
+def test_squashed_policy_does_not_explore_when_judged() -> None:
+    policy = SquashedPolicy(**SIZES)
+    policy.random_frac.fill_(1.0)
+    obs = torch.randn(4, 3, generator=stream())
+    action, _ = policy.act(obs, False, None)
+    mean, _ = policy.net(obs).chunk(2, -1)
+    torch.testing.assert_close(action, mean.tanh())
+
+
+@pytest.mark.parametrize("kind", ["categorical", "gaussian"])
+def test_log_prob_of_an_explored_action_is_that_of_the_action(kind: str) -> None:
+    policy = PolicySpec(kind, SIZES).build()
+    assert isinstance(policy, CategoricalPolicy | GaussianPolicy)
+    obs = torch.randn(9, 3, generator=stream())
+    action, logp = policy.act(obs, True, stream(1))
+    torch.testing.assert_close(logp, policy.dist(obs).log_prob(action))
+
+
+@pytest.mark.parametrize("kind", sorted(POLICIES))
+def test_normaliser_changes_what_the_network_sees(kind: str) -> None:
+    policy = randomised(PolicySpec(kind, SIZES | {"normalize_obs": True}).build())
+    seen: list[torch.Tensor] = []
+    policy.net.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    norm = policy.norm
+    assert isinstance(norm, ObsNorm)
+    norm.mean.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    norm.inv_std.copy_(torch.tensor([2.0, 1.0, 0.5]))
+    policy.act(torch.tensor([[2.0, 2.0, 1.0]]), True, stream())
+    torch.testing.assert_close(seen[0], torch.tensor([[2.0, 0.0, -1.0]]))
+
+
+def test_normaliser_clips() -> None:
+    norm = ObsNorm(1, clip=3.0)
+    torch.testing.assert_close(norm(torch.tensor([[-9.0], [2.0], [9.0]])), torch.tensor([[-3.0], [2.0], [3.0]]))
+
+
+def test_running_statistics_equal_those_of_all_data_at_once() -> None:
+    data = torch.randn(100, 4, generator=stream(), dtype=torch.float64) * torch.tensor([1.0, 10.0, 0.1, 0.0]) + 1e4
+    stats = RunningStats(4, CPU)
+    for part in torch.split(data, [1, 9, 50, 40]):
+        stats.update(part.reshape(-1, 1, 4))
+    torch.testing.assert_close(stats.mean, data.mean(0))
+    torch.testing.assert_close(stats.m2 / 100, data.var(0, correction=0), atol=1e-9, rtol=1e-7)
+    norm = ObsNorm(4)
+    stats.write_to(norm)
+    torch.testing.assert_close(norm.inv_std[:3], data.std(0, correction=0).reciprocal().float()[:3], rtol=1e-4, atol=0)
+    assert norm.inv_std[3] == 1.0  # a constant feature keeps its scale
+    again = RunningStats(4, CPU)
+    again.load_state_dict(stats.state_dict())
+    again.update(data[:7])
+    stats.update(data[:7])
+    assert torch.equal(again.mean, stats.mean) and torch.equal(again.m2, stats.m2)
+
+
+def test_squashed_policy_bounds_its_standard_deviation() -> None:
+    policy = SquashedPolicy(obs_dim=1, action_dim=1, hidden=())
+    with torch.no_grad():
+        policy.net[0].weight.zero_()
+        policy.net[0].bias.copy_(torch.tensor([0.0, 50.0]))
+    _, logp = policy.sample(torch.zeros(1, 1), torch.zeros(1, 1))
+    # At the mean 0 the density is that of a normal with log std 2, the upper bound.
+    assert logp.item() == pytest.approx(-2.0 - 0.9189385, abs=1e-5)

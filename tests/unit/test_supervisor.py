@@ -1,0 +1,492 @@
+"""The loop of a run: reasons to stop, evaluations, commits, errors; and what a run leaves behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import elegantrl
+from elegantrl.agents.ppo import PPOConfig
+from elegantrl.config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainConfig
+from elegantrl.envs import CartPoleVecEnv
+from elegantrl.errors import CheckpointError, ConfigError, NonFinite, RoleError
+from elegantrl.execute.inline import InlineExecutor
+from elegantrl.registry import agent_names
+from elegantrl.rng import derive_seed
+from elegantrl.train.evaluator import Score
+from elegantrl.train.metrics import RunLog, read_metrics
+from elegantrl.train.run import Silent, TrainedPolicy
+from elegantrl.train.store import Store
+from elegantrl.train.supervisor import Progress, Roles, Supervisor
+from elegantrl.types import Episodes, Fragment, Metrics, Rollout, State, Weights
+
+Run = Callable[..., elegantrl.RunResult]
+LoadCommit = Callable[[Path], dict[str, Any]]
+
+
+class FakeWorker:
+    """Two lanes that give reward 1; one episode ends per fragment."""
+
+    def __init__(self) -> None:
+        self.episode_return = 1.0
+        self.reward = 1.0
+
+    def sample(self, weights: Weights, horizon: int, seq: int) -> Fragment:
+        shape = (horizon, 2)
+        obs, none = torch.zeros(*shape, 1), torch.zeros(shape, dtype=torch.bool)
+        reward = torch.full(shape, self.reward)
+        rollout = Rollout(obs, torch.zeros(shape, dtype=torch.int64), reward, none, none, obs, torch.zeros(shape))
+        episodes = Episodes(torch.tensor([self.episode_return], dtype=torch.float64), torch.tensor([horizon]))
+        return Fragment(0, seq, weights.version, rollout, episodes)
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dict(self, state: State) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FakeLearner:
+    """Its weights are the number of updates."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+        self.loss = 0.5
+        self.on_update: Callable[[], None] = lambda: None
+
+    def update(self, fragments: list[Fragment]) -> Metrics:
+        self.updates += 1
+        self.on_update()
+        return {"loss/policy": torch.tensor(self.loss)}
+
+    def weights(self) -> Weights:
+        return Weights(self.updates, torch.tensor([float(self.updates)]))
+
+    def state_dict(self) -> State:
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state: State) -> None:
+        self.updates = state["updates"]
+
+    def end_open_episodes(self, restarted: list[Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FakeEvaluator:
+    """Hands out the given scores in order; the last one for ever."""
+
+    def __init__(self, scores: list[tuple[float, ...]]):
+        self.scores = scores
+        self.calls: list[tuple[float, int]] = []
+
+    def score(self, weights: Weights, seed: int) -> Score:
+        self.calls.append((float(weights.flat), seed))
+        return Score(self.scores[min(len(self.calls), len(self.scores)) - 1])
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Stage:
+    """A supervisor over fake roles. An iteration takes 10 steps in each of 2 lanes."""
+
+    folder: Path
+    config: RunConfig
+    scores: list[tuple[float, ...]]
+    worker: FakeWorker = field(default_factory=FakeWorker)
+    learner: FakeLearner = field(default_factory=FakeLearner)
+
+    def __post_init__(self) -> None:
+        executor = InlineExecutor()
+        self.evaluator = FakeEvaluator(self.scores)
+        roles = Roles(
+            [executor.spawn(lambda: self.worker)],
+            executor.spawn(lambda: self.learner),
+            executor.spawn(lambda: self.evaluator),
+        )
+        self.store = Store(self.folder)
+        self.log = RunLog(self.folder, resume_step=0, tensorboard=False)
+        self.supervisor = Supervisor(self.config, executor, roles, self.store, self.log, Silent(), {})
+
+    def close(self) -> None:
+        self.log.close()
+        self.store.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
+    stages: list[Stage] = []
+
+    def make(
+        scores: list[tuple[float, ...]] | None = None, interval: int = 20, commit_every: int = 10**6, **train: Any
+    ) -> Stage:
+        config = RunConfig(
+            agent_name="ppo",
+            agent=PPOConfig(horizon=10),
+            env=EnvConfig(id="Fake", num_envs=2),
+            train=TrainConfig(**{"max_steps": 10_000, **train}),
+            eval=EvalConfig(interval=interval),
+            checkpoint=CheckpointConfig(interval=commit_every),
+        )
+        stages.append(Stage(tmp_path / f"run{len(stages)}", config, scores or [(0.0, 1.0)]))
+        return stages[-1]
+
+    yield make
+    for one in stages:
+        one.close()
+
+
+MakeStage = Callable[..., Stage]
+
+
+def test_stops_at_max_steps_counted_over_lanes(stage: MakeStage) -> None:
+    one = stage(max_steps=90)
+    assert one.supervisor.run() == "max_steps"
+    # 20 steps per iteration: the first boundary at or after 90.
+    assert one.supervisor.state.env_steps == 100 and one.learner.updates == 5
+    assert one.supervisor.state.seq == 5 and one.supervisor.state.episodes == 5
+
+
+def test_stops_after_max_seconds(stage: MakeStage) -> None:
+    one = stage(max_seconds=1e-9)
+    assert one.supervisor.run() == "max_seconds"
+    assert one.learner.updates == 1
+
+
+def test_stops_at_the_target_return_after_a_second_look(stage: MakeStage) -> None:
+    one = stage([(1.0, 1.0), (6.0, 11.0), (9.0, 9.0), (9.0, 9.0)], target_return=8.0)
+    assert one.supervisor.run() == "target_return"
+    # The second score has a mean above the target but is too uncertain; the third is confirmed with fresh seeds.
+    assert [weights for weights, _ in one.evaluator.calls] == [1.0, 2.0, 3.0, 3.0]
+    assert len({seed for _, seed in one.evaluator.calls}) == 4
+    assert one.supervisor.state.best_step == 60
+
+
+def test_a_lucky_draw_does_not_stop_the_run(stage: MakeStage) -> None:
+    one = stage([(9.0, 9.0), (0.0, 0.0), (1.0, 1.0)], target_return=8.0, max_steps=60)
+    assert one.supervisor.run() == "max_steps"
+    assert one.supervisor.state.best_mean == 4.5  # all four episodes count
+
+
+def test_target_just_missed_and_just_met(stage: MakeStage) -> None:
+    assert stage([(8.0, 8.0)], target_return=8.0).supervisor.run() == "target_return"
+    assert stage([(7.999, 7.999)], target_return=8.0, max_steps=100).supervisor.run() == "max_steps"
+
+
+def test_stops_when_evaluations_stay_clearly_below_the_best(stage: MakeStage) -> None:
+    one = stage([(5.0, 5.0), (9.0, 9.0), (1.0, 1.0), (2.0, 2.0), (1.0, 1.0), (9.0, 9.0)], patience=3)
+    assert one.supervisor.run() == "overfitting"
+    assert one.learner.updates == 5
+    assert (one.supervisor.state.best_mean, one.supervisor.state.best_step) == (9.0, 40)
+
+
+def test_patience_starts_anew_when_the_score_recovers(stage: MakeStage) -> None:
+    drop, back, unsure = (1.0, 1.0), (9.0, 9.0), (0.0, 10.0)  # the last one is not *clearly* below
+    one = stage([back, drop, back, drop, unsure, drop, drop], patience=2)
+    assert one.supervisor.run() == "overfitting"
+    assert one.learner.updates == 7
+
+
+def test_stop_request_commits_without_a_last_evaluation(stage: MakeStage, load_commit: LoadCommit) -> None:
+    one = stage(interval=10**6)
+
+    def on_update() -> None:
+        if one.learner.updates == 3:
+            one.supervisor.request_stop("interrupted")
+
+    one.learner.on_update = on_update
+    assert one.supervisor.run() == "interrupted"
+    assert one.learner.updates == 3 and one.evaluator.calls == []
+    assert load_commit(one.folder)["learner"] == {"updates": 3}
+
+
+def test_best_weights_are_those_that_were_scored(stage: MakeStage) -> None:
+    one = stage([(1.0, 1.0), (7.0, 7.0), (3.0, 3.0)], max_steps=100)
+    one.supervisor.run()
+    assert one.supervisor.best_flat.item() == 2.0
+    state = one.supervisor.state
+    assert (state.best_mean, state.best_step, state.final_mean) == (7.0, 40, 3.0)
+
+
+def test_evaluations_follow_the_interval_and_the_end(stage: MakeStage) -> None:
+    one = stage(interval=50, max_steps=140)
+    one.supervisor.run()
+    # Boundaries 20, 40, 60, ...: at 60, 120, and at the end because 140 was not judged yet.
+    assert [weights for weights, _ in one.evaluator.calls] == [3.0, 6.0, 7.0]
+    seeds = [derive_seed(0, "eval", step, 0) for step in (60, 120, 140)]
+    assert [seed for _, seed in one.evaluator.calls] == seeds
+
+
+def test_training_episodes_at_the_target_bring_an_evaluation_forward(stage: MakeStage) -> None:
+    one = stage([(50.0, 50.0)], interval=4000, target_return=40.0)
+    one.worker.episode_return = 50.0
+    assert one.supervisor.run() == "target_return"
+    # 20 training episodes take 20 iterations, and at least a tenth of the interval must have passed.
+    assert one.supervisor.state.env_steps == 400
+
+
+def test_resume_continues_counters(stage: MakeStage, load_commit: LoadCommit) -> None:
+    one = stage([(1.0, 1.0), (7.0, 7.0), (3.0, 3.0)], max_steps=60)
+    one.supervisor.run()
+    other = stage([(4.0, 4.0)], max_steps=100)
+    other.supervisor.restore(load_commit(one.folder))
+    assert other.supervisor.run() == "max_steps"
+    assert other.learner.updates == 5 and other.supervisor.state.seq == 5
+    assert other.supervisor.best_flat.item() == 2.0 and other.supervisor.state.best_mean == 7.0
+
+
+def test_progress_round_trip() -> None:
+    progress = Progress(env_steps=5, best_mean=-math.inf)
+    progress.recent_returns.extend(float(i) for i in range(30))
+    again = Progress.from_state(progress.state_dict())
+    assert again.state_dict() | {"final_mean": 0} == progress.state_dict() | {"final_mean": 0}
+    again.recent_returns.append(99.0)
+    assert len(again.recent_returns) == 20 and again.recent_returns[0] == 11.0
+    assert math.isnan(Progress().train_return)
+
+
+def test_commits_follow_their_interval(stage: MakeStage) -> None:
+    one = stage(interval=10**6, commit_every=50, max_steps=140)
+    steps: list[int] = []
+    original = one.store.commit
+
+    def record(step: int, *args: Any) -> str:
+        steps.append(step)
+        return original(step, *args)
+
+    one.store.commit = record  # type: ignore[method-assign]
+    one.supervisor.run()
+    assert steps == [60, 120, 140]
+
+
+def test_last_commit_holds_the_last_evaluation(stage: MakeStage, load_commit: LoadCommit) -> None:
+    """A commit is due at the very last step, an evaluation is not: the one at the end must still be remembered."""
+    one = stage([(7.0, 7.0)], interval=10**6, commit_every=60, max_steps=60)
+    one.supervisor.run()
+    assert one.supervisor.state.best_mean == 7.0
+    assert load_commit(one.folder)["supervisor"]["best_mean"] == 7.0
+
+
+def test_a_stop_before_the_first_evaluation_keeps_the_newest_policy(stage: MakeStage) -> None:
+    one = stage(interval=10**6)
+    one.learner.on_update = lambda: one.supervisor.request_stop("interrupted")
+    one.supervisor.run()
+    assert one.supervisor.best_flat.item() == 1.0
+
+
+def test_an_error_of_a_role_says_where_it_came_from(stage: MakeStage) -> None:
+    one = stage()
+
+    def fail() -> None:
+        raise KeyError("lost")
+
+    one.learner.on_update = fail
+    with pytest.raises(RoleError, match=r"update failed at step 20 in Fake: KeyError: 'lost' \(.*test_supervisor.py:"):
+        one.supervisor.run()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_reward_that_is_not_finite_is_refused(stage: MakeStage, value: float) -> None:
+    one = stage()
+    one.worker.reward = value
+    with pytest.raises(NonFinite, match=r"Fake gave a non-finite reward in lane 0 \(step 0 of fragment 0\)"):
+        one.supervisor.run()
+    assert one.learner.updates == 0
+
+
+def test_large_finite_rewards_pass(stage: MakeStage) -> None:
+    one = stage(max_steps=20)
+    one.worker.reward = 3e38  # their sum overflows, none of them does
+    assert one.supervisor.run() == "max_steps"
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_the_last_good_commit(
+    stage: MakeStage, load_commit: LoadCommit
+) -> None:
+    one = stage(commit_every=20, max_steps=60)
+
+    def on_update() -> None:
+        one.learner.loss = math.nan if one.learner.updates == 3 else 0.5
+
+    one.learner.on_update = on_update
+    with pytest.raises(NonFinite, match="loss/policy is nan at step 60"):
+        one.supervisor.run()
+    assert load_commit(one.folder)["learner"]["updates"] <= 3
+
+
+def test_weights_that_are_not_finite_are_never_committed(stage: MakeStage) -> None:
+    one = stage(commit_every=20)
+    one.learner.weights = lambda: Weights(0, torch.tensor([math.nan]))  # type: ignore[method-assign]
+    with pytest.raises(NonFinite, match="nothing was committed"):
+        one.supervisor.run()
+    assert Store(one.folder).ids() == []
+
+
+# ---- whole runs
+
+SMALL: dict[str, Any] = {"hidden": [8], "eval": {"interval": 10**6, "episodes": 2}}
+REPLAY: dict[str, Any] = {"buffer_size": 500, "learning_starts": 20, "batch_size": 8}
+
+
+@pytest.mark.parametrize("agent", agent_names())
+def test_every_agent_runs_in_one_process(run_quietly: Run, tmp_path: Path, agent: str) -> None:
+    env = "TensorPendulum" if agent == "sac" else "TensorCartPole"
+    extra = REPLAY if agent in ("dqn", "sac") else {}
+    result = run_quietly(agent, env, run_dir=tmp_path / "r", num_envs=2, max_steps=64, **SMALL, **extra)
+    assert result.summary["stop_reason"] == "max_steps"
+    assert result.summary["env_steps"] == 64 or agent in ("ppo",)
+    assert result.summary["updates"] > 0
+    for name in ("config.yaml", "summary.json", "metrics.jsonl", "best.safetensors", "actor.pth", "recorder.npy"):
+        assert (tmp_path / "r" / name).is_file(), name
+    weights = torch.load(tmp_path / "r" / "actor.pth", weights_only=True)
+    assert all(value.isfinite().all() for value in weights.values())
+
+
+@pytest.mark.parametrize(("agent", "env"), [("ppo", "TensorCartPole"), ("sac", "TensorPendulum")])
+def test_saved_best_policy_reproduces_its_score(run_quietly: Run, tmp_path: Path, agent: str, env: str) -> None:
+    extra = {**REPLAY, "normalize_obs": True} if agent == "sac" else {"horizon": 25, "lr": 0.01}
+    result = run_quietly(
+        agent, env, run_dir=tmp_path / "r", num_envs=4, max_steps=600, seed=3, hidden=[8],
+        eval={"interval": 100, "episodes": 5}, **extra,
+    )  # fmt: skip
+    rows = [row for row in read_metrics(tmp_path / "r") if row["kind"] == "eval"]
+    assert len(rows) > 3 and len({row["eval/mean"] for row in rows}) > 1
+    assert result.best_return == max(float(row["eval/mean"] or 0) for row in rows)
+    policy = TrainedPolicy.load(tmp_path / "r")
+    seed = derive_seed(3, "eval", result.summary["best_step"], 0)
+    assert policy.evaluate(episodes=5, seed=seed).mean == result.best_return
+    assert policy.evaluate(episodes=5, seed=seed + 1).mean != result.best_return
+
+
+def test_logged_training_return_is_a_reward(run_quietly: Run, tmp_path: Path) -> None:
+    """CartPole gives 1 per step: returns are whole numbers of at least 8, never log-probabilities."""
+    run_quietly("ppo", "TensorCartPole", run_dir=tmp_path / "r", num_envs=4, max_steps=400, horizon=50, **SMALL)
+    rows = [row for row in read_metrics(tmp_path / "r") if row["kind"] == "train"]
+    last = rows[-1]
+    assert 8 <= float(last["train/return"] or 0) <= 100
+    episodes = int(last["train/episodes"] or 0)
+    assert 400 / 100 < episodes < 400 / 8
+    assert last["env_steps"] == 400
+
+
+def test_a_run_without_a_finished_episode(run_quietly: Run, tmp_path: Path) -> None:
+    result = run_quietly("a2c", "TensorPendulum", run_dir=tmp_path / "r", max_steps=16, **SMALL)
+    assert result.summary["episodes"] == 0 and math.isfinite(result.best_return)
+    train = [row for row in read_metrics(tmp_path / "r") if row["kind"] == "train"]
+    assert train[-1]["train/return"] is None
+
+
+def interrupted_run(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> elegantrl.RunResult:
+    original = Supervisor.learn
+
+    def learn(self: Supervisor, fragments: list[Fragment]) -> None:
+        original(self, fragments)
+        self.request_stop("interrupted")
+
+    monkeypatch.setattr(Supervisor, "learn", learn)
+    result = run("ppo", "TensorCartPole", run_dir=folder, horizon=16, max_steps=10**6, **SMALL)
+    monkeypatch.setattr(Supervisor, "learn", original)
+    return result
+
+
+def test_an_interrupted_run_is_complete_and_resumes(
+    run_quietly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = interrupted_run(run_quietly, tmp_path / "r", monkeypatch)
+    assert result.summary["stop_reason"] == "interrupted" and result.summary["best_return"] is None
+    again = run_quietly("ppo", "TensorCartPole", run_dir=tmp_path / "r", resume=True, horizon=16, max_steps=48, **SMALL)
+    assert again.summary["env_steps"] == 48 and math.isfinite(again.best_return)
+
+
+def test_best_return_of_a_run_without_evaluation_is_nan(
+    run_quietly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert math.isnan(interrupted_run(run_quietly, tmp_path / "r", monkeypatch).best_return)
+
+
+def test_stops_at_the_target_return_in_a_real_run(run_quietly: Run, tmp_path: Path) -> None:
+    result = run_quietly(
+        "ppo", "TensorCartPole", run_dir=tmp_path / "r", num_envs=2, horizon=16, hidden=[8], max_steps=10**6,
+        target_return=5.0, eval={"interval": 32, "episodes": 4},
+    )  # fmt: skip
+    assert result.summary["stop_reason"] == "target_return"
+    assert result.summary["env_steps"] == 32
+
+
+def test_the_environments_own_threshold_is_the_target(run_quietly: Run, tmp_path: Path) -> None:
+    result = run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "r", num_envs=2, horizon=8, max_steps=16, **SMALL)
+    assert result.summary["target_return"] == 475.0
+
+
+def test_a_folder_with_a_run_is_not_overwritten(run_quietly: Run, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"run_dir": tmp_path / "r", "horizon": 16, "max_steps": 16, **SMALL}
+    run_quietly("ppo", "TensorCartPole", **arguments)
+    before = (tmp_path / "r" / "summary.json").read_bytes()
+    with pytest.raises(ConfigError, match="already holds a run; add --resume"):
+        run_quietly("ppo", "TensorCartPole", **arguments)
+    with pytest.raises(ConfigError, match=r"belongs to another config: agent.lr is 0.0003 there and 0.5 here"):
+        run_quietly("ppo", "TensorCartPole", resume=True, lr=0.5, **arguments)
+    assert (tmp_path / "r" / "summary.json").read_bytes() == before
+
+
+def test_nothing_to_resume(run_quietly: Run, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no run to resume"):
+        run_quietly("ppo", "TensorCartPole", run_dir=tmp_path / "none", resume=True)
+    with pytest.raises(ConfigError, match="name it with --run-dir"):
+        run_quietly("ppo", "TensorCartPole", resume=True)
+
+
+def small_config(env_kwargs: dict[str, Any]) -> RunConfig:
+    return RunConfig(
+        agent_name="ppo",
+        agent=PPOConfig(horizon=16, hidden=(8,)),
+        env=EnvConfig(id="TensorCartPole", kwargs=env_kwargs),
+        train=TrainConfig(max_steps=16),
+        eval=EvalConfig(interval=10**6, episodes=2),
+    )
+
+
+def test_the_callers_dicts_are_not_changed_and_reach_the_environment(run_quietly: Run, tmp_path: Path) -> None:
+    env_kwargs = {"max_episode_steps": 4}
+    result = run_quietly(small_config(env_kwargs), run_dir=tmp_path / "r")
+    assert env_kwargs == {"max_episode_steps": 4}
+    assert result.summary["episodes"] == 4
+    assert TrainedPolicy.load(tmp_path / "r").evaluate(3).returns == (4.0, 4.0, 4.0)
+    sections = {"interval": 10**6, "episodes": 2}
+    run_quietly("ppo", "TensorCartPole", run_dir=tmp_path / "s", horizon=16, max_steps=16, hidden=[8], eval=sections)
+    assert sections == {"interval": 10**6, "episodes": 2}
+
+
+def test_a_trained_policy_acts_on_one_observation_and_on_a_batch(run_quietly: Run, tmp_path: Path) -> None:
+    result = run_quietly("ppo", "TensorCartPole", run_dir=tmp_path / "r", horizon=16, max_steps=16, **SMALL)
+    policy = result.load_policy()
+    batch = np.random.default_rng(0).normal(size=(5, 4))
+    actions = policy.act(batch)
+    assert actions.shape == (5,) and set(actions.tolist()) <= {0, 1}
+    assert policy.act(batch[2]) == actions[2] and policy.act(batch[2]).shape == ()
+
+
+def test_a_gymnasium_instance_can_be_given(run_quietly: Run, tmp_path: Path) -> None:
+    env = gym.make("CartPole-v1")
+    result = run_quietly("ppo", env, run_dir=tmp_path / "r", num_envs=2, horizon=8, max_steps=16, **SMALL)
+    assert result.summary["env"] == "CartPole-v1" and result.summary["env_steps"] == 16
+
+
+def test_an_instance_with_lanes_can_be_given(run_quietly: Run, tmp_path: Path) -> None:
+    result = run_quietly("ppo", CartPoleVecEnv(4), run_dir=tmp_path / "r", horizon=8, max_steps=32, **SMALL)
+    assert result.summary["num_envs"] == 4
+
+
+def test_environment_arguments_that_cannot_be_written_are_refused_first(run_quietly: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"env.kwargs"):
+        run_quietly(small_config({"max_episode_steps": np.int64(4)}), run_dir=tmp_path / "r")
