@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,19 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import torch
 from common import environment, write_json
 from rich.console import Console
 from rich.table import Table
 
-from elegantrl.data.replay import ReplayBuffer
 from elegantrl.envs import make_env
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.train.run import keep_freed_memory, train
 from elegantrl.train.worker import Worker
-from elegantrl.types import ActionSpec, EnvSpec, Weights
+from elegantrl.types import Weights
 
-REPEATS = 5
+REPEATS = 9
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Measurement:
 
     @property
     def ratio(self) -> float:
-        return statistics.median(self.ours) / statistics.median(self.reference)
+        """Median of the ratios of neighbours in time: a shared machine changes its speed from second to second."""
+        return statistics.median(a / b for a, b in zip(self.ours, self.reference, strict=True))
 
     def row(self) -> list[str]:
         return [self.what, self.reference_name, self.unit, _spread(self.reference), _spread(self.ours),
@@ -93,7 +95,7 @@ def sb3_ppo(num_envs: int, n_steps: int, batch_size: int, n_epochs: int, activat
 
 def ppo_cartpole() -> list[Measurement]:
     """PPO on CartPole-v1: 8 environments, 64x64 tanh, 32 steps, 20 epochs, one minibatch of 256."""
-    steps = 16 * 1024
+    steps = 8 * 1024
 
     def ours() -> float:
         shape = {"num_envs": 8, "horizon": 32, "batch_size": 256, "num_epochs": 20}
@@ -124,7 +126,7 @@ def sac_halfcheetah() -> list[Measurement]:
         model.learn(warm_up + updates)
         return updates / (time.perf_counter() - started)
 
-    our_speed, their_speed = alternate(ours, reference, repeats=3)
+    our_speed, their_speed = alternate(ours, reference, repeats=5)
     name = "SAC HalfCheetah-v5, 1 update per step"
     return [Measurement(name, "updates/s", our_speed, their_speed, "Stable-Baselines3", ">= 1.2")]
 
@@ -194,57 +196,45 @@ def _worker(env_id: str, num_envs: int) -> tuple[Worker, Weights, Any]:
 
 def _raw_env(env_id: str, num_envs: int) -> Callable[[int], float]:
     """Seconds for n vector steps of the bare environments with ready-made random actions."""
-    import gymnasium
-    import numpy as np
-
     if env_id.startswith("Tensor"):
         env = make_env(env_id, num_envs)
         env.reset(0)
-        actions = torch.randint(env.spec.action_dim, (num_envs,))
-
-        def run_tensor(n: int) -> float:
-            started = time.perf_counter()
-            for _ in range(n):
-                env.step(actions)
-            return time.perf_counter() - started
-
-        return run_tensor
+        actions: Any = [torch.randint(env.spec.action_dim, (num_envs,)) for _ in range(64)]
+        return _timed(env.step, actions)
     if env_id == "CartPole-v1":
         vector = gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point")
         vector.reset(seed=0)
-        action = vector.action_space.sample()
-
-        def run_vector(n: int) -> float:
-            started = time.perf_counter()
-            for _ in range(n):
-                vector.step(action)
-            return time.perf_counter() - started
-
-        return run_vector
+        vector.action_space.seed(0)
+        return _timed(vector.step, [vector.action_space.sample() for _ in range(64)])
     lanes = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(num_envs)]
     for seed, lane in enumerate(lanes):
         lane.reset(seed=seed)
         lane.action_space.seed(seed)
-    choices = [[lane.action_space.sample() for lane in lanes] for _ in range(64)]
 
-    def run_lanes(n: int) -> float:
+    def step(choices: list[Any]) -> None:
+        for lane, choice in zip(lanes, choices, strict=True):
+            _, _, terminated, truncated, _ = lane.step(choice)
+            if terminated or truncated:
+                lane.reset()
+
+    return _timed(step, [[lane.action_space.sample() for lane in lanes] for _ in range(64)])
+
+
+def _timed(step: Callable[[Any], Any], actions: list[Any]) -> Callable[[int], float]:
+    def run(n: int) -> float:
         started = time.perf_counter()
         for t in range(n):
-            for lane, choice in zip(lanes, choices[t % 64], strict=True):
-                _, _, terminated, truncated, _ = lane.step(choice)
-                if terminated or truncated:
-                    lane.reset()
+            step(actions[t % len(actions)])
         return time.perf_counter() - started
 
-    assert np.isfinite(run_lanes(1))
-    return run_lanes
+    return run
 
 
 def _raw_forward(policy: Any, worker: Worker) -> Callable[[int], float]:
     """Seconds for n calls of the policy on one fixed observation."""
     obs = worker.obs
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def run(n: int) -> float:
         started = time.perf_counter()
         for _ in range(n):
@@ -256,19 +246,18 @@ def _raw_forward(policy: Any, worker: Worker) -> Callable[[int], float]:
 
 def replay_memory() -> list[Measurement]:
     """Memory of a replay buffer with a million transitions of HalfCheetah's size against its raw bytes."""
-    spec = EnvSpec("HalfCheetah-v5", (17,), ActionSpec("continuous", 6), 1)
-    before = _resident_bytes()
-    replay = ReplayBuffer(1_000_000, spec, torch.device("cpu"))
-    for name in ("obs", "next_obs", "action", "reward", "terminated", "truncated"):
-        getattr(replay, name).zero_()  # touch every page
-    used = _resident_bytes() - before
-    raw = 1_000_000 * (4 * (17 + 17 + 6 + 1) + 2)  # float32 fields and two flags
+    # In a process of its own: this one holds freed memory that a new buffer would reuse.
+    code = (
+        "import torch; from elegantrl.data.replay import ReplayBuffer; from elegantrl.types import *;"
+        "rss = lambda: int(open('/proc/self/statm').read().split()[1]) * 4096;"
+        "spec = EnvSpec('x', (17,), ActionSpec('continuous', 6), 1); torch.ones(9).sum(); before = rss();"
+        "replay = ReplayBuffer(1_000_000, spec, torch.device('cpu'));"
+        "[getattr(replay, n).zero_() for n in ('obs', 'next_obs', 'action', 'reward', 'terminated', 'truncated')];"
+        "print(rss() - before)"
+    )
+    used = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    raw = 1_000_000 * (4 * (17 + 17 + 6 + 1) + 2)  # observation, successor, action, reward as float32; two flags
     return [Measurement("replay of 1M HalfCheetah transitions", "bytes", [used], [raw], "raw bytes", "<= 1.3")]
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
 
 
 BENCHMARKS = {f.__name__: f for f in (ppo_cartpole, sac_halfcheetah, ppo_tensor_cartpole, collecting, replay_memory)}

@@ -40,7 +40,7 @@ class OnPolicyConfig(AgentConfig):
     value_coef: float = setting(0.5, ge=0.0)
     """Weight of the value loss."""
     entropy_coef: float = tunable(0.0, 0.0, 0.05, ge=0.0)
-    """Weight of the entropy bonus; larger explores more."""
+    """Weight of the entropy bonus; larger explores more, 0 leaves it out of the run altogether."""
     normalize_advantage: bool = True
     """Give advantages mean 0 and variance 1 over the whole rollout."""
     vtrace: bool = False
@@ -136,13 +136,13 @@ class AgentOnPolicy(Agent):
         dist = self.policy.dist(b.obs)
         policy_loss, metrics = self.policy_loss(dist, b)
         value_loss = 0.5 * mse_loss(self.value(self.policy.norm(b.obs)), b.value_target)
-        entropy = dist.entropy().mean()
-        loss = policy_loss + self.config.value_coef * value_loss - self.hypers.entropy_coef * entropy
-        return loss, metrics | {
-            "loss/policy": policy_loss.detach(),
-            "loss/value": value_loss.detach(),
-            "policy/entropy": entropy.detach(),
-        }
+        loss = policy_loss + self.config.value_coef * value_loss
+        metrics |= {"loss/policy": policy_loss.detach(), "loss/value": value_loss.detach()}
+        if self.config.entropy_coef > 0:  # a term that is switched off is not worth a tenth of the update
+            entropy = dist.entropy().mean()
+            loss = loss - self.hypers.entropy_coef * entropy
+            metrics["policy/entropy"] = entropy.detach()
+        return loss, metrics
 
     @abstractmethod
     def policy_loss(self, dist: Categorical | DiagGaussian, b: Batch) -> tuple[Tensor, Metrics]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam
 
 from ..nets.layers import flatten_
 from ..types import State
@@ -34,10 +33,11 @@ class GradStep:
         norm = torch.linalg.vector_norm(grad)
         if self.max_grad_norm is not None:
             grad *= (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        # torch's own Adam without the bookkeeping of an Optimizer, which costs more than the step at these sizes.
-        adam(
-            [self.flat], [grad], [self.mean], [self.square], [], [self.count], fused=True, amsgrad=False,
-            beta1=self.BETA1, beta2=self.BETA2, lr=self.lr, weight_decay=0.0, eps=self.EPS, maximize=False,
+        self.count += 1
+        # The kernel of torch.optim.Adam(fused=True) without an Optimizer's bookkeeping, which costs more than it.
+        torch._fused_adam_(
+            [self.flat], [grad], [self.mean], [self.square], [], [self.count], lr=self.lr, beta1=self.BETA1,
+            beta2=self.BETA2, weight_decay=0.0, eps=self.EPS, amsgrad=False, maximize=False,
         )  # fmt: skip
         return norm
 

