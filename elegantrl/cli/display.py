@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ..train import supervisor
 from ..train.evaluator import Score
@@ -14,20 +16,32 @@ from ..train.evaluator import Score
 PLAIN_SECONDS = 10.0
 
 
+class RunConsole(Console):
+    """Standard output; when its reader goes away, as in ``elegantrl train ... | head``, the run goes on unseen."""
+
+    def __init__(self) -> None:
+        super().__init__(file=sys.stdout, emoji=False, highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class RunDisplay:
     """Progress bar with steps/s, returns and time left; without a terminal, a line now and then."""
 
     def __init__(self, max_steps: int, console: Console):
         self.console, self.live = console, console.is_terminal
+        # Columns of fixed width: a bar whose length changes with every number is hard to look at.
         self.bar = Progress(
-            TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
             TextColumn("{task.fields[info]}"),
-            TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
             console=console,
+            transient=True,  # the summary takes its place
+            expand=True,
             disable=not self.live,
         )
         self.task = self.bar.add_task("training", total=max_steps, info="")
@@ -35,31 +49,33 @@ class RunDisplay:
         self.last_line = time.monotonic()
 
     def __enter__(self) -> RunDisplay:
-        self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
     def progress(self, progress: supervisor.Progress, steps_per_second: float) -> None:
-        info = f"{steps_per_second:,.0f} steps/s"
-        if not math.isnan(progress.train_return):
-            info += f"  return {progress.train_return:,.1f}"
-        if math.isfinite(progress.best_mean):
-            info += f"  best {progress.best_mean:,.1f}"
+        self.bar.start()  # not before: a run that is refused shows one sentence and no bar
+        info = f"{steps_per_second:>7,.0f} steps/s  return {number(progress.train_return)}"
+        info += f"  best {number(progress.best_mean)}"
         self.bar.update(self.task, completed=progress.env_steps, info=info)
         if not self.live and time.monotonic() - self.last_line >= PLAIN_SECONDS:
             self.last_line = time.monotonic()
-            self.console.print(f"step {progress.env_steps:>10,} of {self.max_steps:,}  {info}", highlight=False)
+            self.message(f"step {progress.env_steps:>10,} of {self.max_steps:,}  {info}")
 
     def evaluation(self, progress: supervisor.Progress, score: Score, is_best: bool) -> None:
         self.bar.update(self.task, completed=progress.env_steps)
         star = "  [green]best[/green]" if is_best else ""
         self.console.print(
-            f"step {progress.env_steps:>10,}  evaluation {score.mean:>10,.1f} +/- {score.ci95:,.1f}"
-            f"  (std {score.std:,.1f}, {len(score.returns)} episodes){star}",
-            highlight=False,
+            f"step {progress.env_steps:>10,}  evaluation {score.mean:>10,.1f} +/- {score.ci95:<7,.1f}"
+            f" (std {score.std:,.1f}, {len(score.returns)} episodes){star}",
+            soft_wrap=True,
         )
 
     def message(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False)
+        self.console.print(text, markup=False, soft_wrap=True)
+
+
+def number(value: float) -> str:
+    """A return in 8 characters, also where there is none yet."""
+    return f"{value:>8,.1f}" if math.isfinite(value) else f"{'-':>8}"

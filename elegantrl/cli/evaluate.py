@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ElegantRLError, NonFinite, RoleError
+from ..train.evaluator import Score
 from ..train.run import TrainedPolicy
 from .parse import parse
 
@@ -21,13 +23,13 @@ from .parse import parse
 class Flags:
     """Score the best policy of a run: no exploration, fresh environments."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run folder."""
     episodes: int = 20
     """Episodes to play."""
     seed: int = 1_000_003
     """Seed of the evaluation environments."""
-    json: bool = False
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print one JSON object instead of a table."""
 
 
@@ -36,7 +38,7 @@ def main(argv: list[str]) -> int:
     if flags.episodes < 1:
         raise ConfigError(f"--episodes {flags.episodes} is out of range: it must be >= 1")
     policy = TrainedPolicy.load(flags.run)
-    score = policy.evaluate(flags.episodes, flags.seed)
+    score = play(policy, flags.episodes, flags.seed)
     if flags.json:
         result = {
             "agent": policy.config.agent_name,
@@ -58,3 +60,17 @@ def main(argv: list[str]) -> int:
     table.add_row(str(flags.episodes), f"{score.mean:,.1f}", interval, *numbers)
     Console(file=sys.stdout).print(table)
     return 0
+
+
+def play(policy: TrainedPolicy, episodes: int, seed: int) -> Score:
+    """The score; whatever a foreign environment raises on the way becomes one sentence."""
+    try:
+        score = policy.evaluate(episodes, seed)
+    except ElegantRLError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise RoleError(f"evaluation failed in {policy.config.env.id}: {type(error).__name__}: {text}") from error
+    if not math.isfinite(score.mean):
+        raise NonFinite(f"{policy.config.env.id} gave a non-finite reward during evaluation; fix the environment")
+    return score

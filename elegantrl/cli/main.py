@@ -55,6 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     except ElegantRLError as error:
         print(f"elegantrl: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:  # before a run began, or the second Ctrl-C of one
+        print("elegantrl: interrupted at once; a run folder keeps its last commit", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader of our output went away, e.g. `elegantrl envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

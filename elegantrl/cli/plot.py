@@ -17,7 +17,7 @@ from .parse import parse
 class Flags:
     """Draw learning curves: one run in detail; several seeds as a mean with a 95 % band; several agents in colours."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     """Run folders."""
     out: Path = Path("learning_curves.png")
     """Picture to write; the suffix decides the format (png, jpg, svg, pdf)."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..agents.base import AgentConfig
@@ -16,7 +17,7 @@ from ..config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainCo
 from ..errors import ConfigError
 from ..registry import find_agent
 from ..train.run import RunResult, resolve_config, run_training
-from .display import RunDisplay
+from .display import RunConsole, RunDisplay
 from .parse import parse
 
 USAGE = """\
@@ -27,6 +28,12 @@ usage: elegantrl train AGENT ENV [OPTIONS]
   ENV     a Gymnasium id, a tensor environment (`elegantrl envs`), envpool:ID, or module:attribute of your own
 
 `elegantrl train AGENT ENV --help` lists all settings with the defaults for that pair."""
+
+RunDir = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
+Switch = tyro.conf.FlagCreatePairsOff[bool]
+
+SIGNALS = {"interrupted": 130, "terminated": 143}
+"""Exit codes of runs that a signal ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +47,7 @@ class Flags:
     max_seconds: float | None
     """Stop after this many seconds of training."""
     target_return: float | None
-    """Stop once evaluation shows with 95 % confidence that the policy reaches this return."""
+    """Stop once evaluation shows this return with 95 % confidence; None: the environment's own threshold; inf: never."""
     patience: int | None
     """Stop when this many evaluations in a row fall clearly below the best one."""
     seed: int
@@ -49,12 +56,12 @@ class Flags:
     """Where to learn: cpu, cuda, cuda:1."""
     num_threads: int
     """Torch threads of the process."""
-    run_dir: Path | None = None
+    run_dir: RunDir = None
     """Folder of the run; by default a fresh one under runs/."""
-    resume: bool = False
+    resume: Switch = False
     """Continue the newest valid commit of --run-dir, bit for bit."""
-    env_kwargs: tuple[str, ...] = ()
-    """Arguments of the environment, as name=value."""
+    env_kwargs: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
+    """Arguments of the environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +70,39 @@ class ConfigFlags:
 
     config: Path
     """A YAML file as a run folder holds it."""
-    run_dir: Path | None = None
+    run_dir: RunDir = None
     """Folder of the run; by default a fresh one under runs/."""
-    resume: bool = False
+    resume: Switch = False
     """Continue the newest valid commit of --run-dir, bit for bit."""
 
 
 def main(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
+    no_pair = len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-")
+    if not argv or (no_pair and {"-h", "--help"} & {*argv}):
         print(USAGE)
         return 0 if argv else 2
-    if argv[0].startswith("--config"):
+    from_file = any(word.split("=")[0] == "--config" for word in argv)
+    if argv[0].startswith("-"):
+        if not from_file:
+            raise ConfigError("which agent and environment? say for example: elegantrl train ppo CartPole-v1")
         flags = parse(ConfigFlags, argv, "elegantrl train")
-        try:
-            config = RunConfig.from_yaml(flags.config.read_text())
-        except OSError as error:
-            raise ConfigError(f"--config {flags.config} cannot be read: {error.strerror}") from None
-        return run(config, f"settings of {flags.config}", flags.run_dir, flags.resume)
-    if len(argv) < 2 or argv[1].startswith("-"):
+        return run(read_config(flags.config), f"settings of {flags.config}", flags.run_dir, flags.resume)
+    if no_pair:
         find_agent(argv[0])
         raise ConfigError(f"which environment? say for example: elegantrl train {argv[0]} CartPole-v1")
+    if from_file:
+        raise ConfigError("a config file names agent and environment itself; say elegantrl train --config FILE")
     config, recipe, run_dir, resume = parse_run(argv[0], argv[1], argv[2:])
     return run(config, recipe, run_dir, resume)
+
+
+def read_config(path: Path) -> RunConfig:
+    try:
+        return RunConfig.from_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--config {path} is not a text file; expected YAML as a run folder holds it") from None
 
 
 def parse_run(agent: str, env: str, argv: list[str]) -> tuple[RunConfig, str, Path | None, bool]:
@@ -117,29 +135,35 @@ def parse_kwargs(pairs: tuple[str, ...]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals:
+        if not equals or not name.isidentifier():
             raise ConfigError(f"--env-kwargs {pair!r} is not name=value")
-        result[name] = yaml.safe_load(value)
+        if name in ("num_envs", "device"):
+            raise ConfigError(f"--env-kwargs {pair!r} is a setting of the run; say --{name.replace('_', '-')} {value}")
+        try:
+            result[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"--env-kwargs {pair!r} has a value that is not YAML; put text into quotes") from None
     return result
 
 
 def run(config: RunConfig, recipe: str, run_dir: Path | None, resume: bool) -> int:
     """Train with a display, then say what came out and where it is."""
-    console = Console(file=sys.stdout)
+    console = RunConsole()
+    lanes = "1 environment" if config.env.num_envs == 1 else f"{config.env.num_envs:,} environments"
     console.print(
-        f"[bold]{config.agent_name}[/bold] on [bold]{config.env.id}[/bold], seed {config.train.seed},"
-        f" {config.env.num_envs} environments; {recipe}",
-        highlight=False,
+        f"[bold]{config.agent_name}[/bold] on [bold]{escape(config.env.id)}[/bold], seed {config.train.seed},"
+        f" {lanes}; {escape(recipe)}",
+        soft_wrap=True,
     )
     with RunDisplay(config.train.max_steps, console) as display:
         result = run_training(config, config.env.id, run_dir, resume, display)
     report(console, result)
-    return {"interrupted": 130, "terminated": 143}.get(result.summary["stop_reason"], 0)
+    return SIGNALS.get(result.summary["stop_reason"], 0)
 
 
 def report(console: Console, result: RunResult) -> None:
     summary = result.summary
-    table = Table(title=f"{summary['agent']} on {summary['env']}", title_justify="left", show_header=False)
+    table = Table(title=escape(f"{summary['agent']} on {summary['env']}"), title_justify="left", show_header=False)
     for name in (
         "stop_reason",
         "env_steps",
@@ -149,10 +173,22 @@ def report(console: Console, result: RunResult) -> None:
         "best_return",
         "final_return",
     ):
-        value = summary[name]
-        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else
-                      f"{value:,.1f}" if isinstance(value, float) else str(value))  # fmt: skip
+        table.add_row(name.replace("_", " "), in_words(summary[name]))
     console.print(table)
-    console.print(f"run folder      {result.run_dir}", highlight=False, soft_wrap=True)
-    console.print(f"learning curve  {result.run_dir / 'plot_learning_curve.jpg'}", highlight=False, soft_wrap=True)
-    console.print(f"score it        elegantrl eval {result.run_dir}", highlight=False, soft_wrap=True)
+    rows = [
+        ("run folder", f"{result.run_dir}"),
+        ("learning curve", f"{result.run_dir / 'plot_learning_curve.jpg'}"),
+        ("score it", f"elegantrl eval {result.run_dir}"),
+    ]
+    if summary["stop_reason"] in SIGNALS:
+        rows.append(("continue it", f"the same command with --run-dir {result.run_dir} --resume"))
+    for name, text in rows:
+        console.print(f"{name:<15} {text}", markup=False, soft_wrap=True)
+
+
+def in_words(value: Any) -> str:
+    if value is None:
+        return "none yet"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -63,7 +63,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        return f"{self.agent} on {self.env}" if self.agent and self.env else self.name
+        return f"{self.agent.upper()} on {self.env}" if self.agent and self.env else self.name
 
 
 def read_run(run_dir: str | Path) -> Run:
@@ -181,7 +181,7 @@ def plot_runs(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
     note = "interquartile mean over seeds, 95 % bootstrap band" if several else "evaluation mean, 95 % band"
     figure, axes = _canvas(next(iter(groups)) if len(groups) == 1 else env or "Learning curves", note)
     for i, (title, group) in enumerate(groups.items()):
-        name = group[0].agent if env and group[0].agent else title
+        name = group[0].agent.upper() if env and group[0].agent else title
         count = f"{len(group)} seeds" if len(group) > 1 else "1 seed"
         _draw_curve(axes, combine([run.evaluation for run in group]), COLOURS[i % len(COLOURS)], f"{name} ({count})")
     _finish(figure, axes, targets.pop() if len(targets) == 1 else None)

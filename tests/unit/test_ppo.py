@@ -200,7 +200,9 @@ def test_advantages_are_normalised_over_the_whole_batch(make_spec: MakeSpec, mak
     with torch.no_grad():
         value, next_value = agent.value(rollout.obs), agent.value(rollout.next_obs)
     raw = gae(rollout.reward, value, next_value, rollout.terminated, rollout.truncated, 0.9, 0.8)
-    torch.testing.assert_close(rows.advantage, ((raw - raw.mean()) / raw.std(correction=0)).flatten(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        rows.advantage, ((raw - raw.mean()) / raw.std(correction=0)).flatten(), atol=1e-5, rtol=1e-4
+    )
     torch.testing.assert_close(rows.value_target, (raw + value).flatten(), atol=1e-5, rtol=1e-4)
 
 
