@@ -27,6 +27,7 @@ def _table() -> dict[str, Any]:
 def find_recipe(agent_name: str, env_id: str) -> Recipe:
     """The tuned settings for this pair; for an unknown environment the agent's general ones."""
     table = _table().get(agent_name, {})
+    env_id = env_id.removeprefix("envpool:")  # the same task, stepped by another library
     if env_id in table:
         source = table[env_id].get("source", "own")
         return Recipe(f"tuned settings for this pair (source: {source})", table[env_id])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,6 +60,8 @@ class Batch(NamedTuple):
 class AgentOnPolicy(Agent):
     data = "rollout"
     hot = ("loss",)
+    ratio_in_loss: ClassVar[bool] = False
+    """Whether ``policy_loss`` corrects for the policy that acted."""
     config: OnPolicyConfig
     policy: CategoricalPolicy | GaussianPolicy
 
@@ -113,8 +115,9 @@ class AgentOnPolicy(Agent):
         if self.config.vtrace:
             log_ratio_TN = self.policy.dist(r.obs).log_prob(r.action) - r.logp
             target_TN, advantage_TN = vtrace(
-                reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, log_ratio_TN, h.gamma, h.gae_lambda
-            )
+                reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, log_ratio_TN, h.gamma, h.gae_lambda,
+                weigh_advantage=not self.ratio_in_loss,
+            )  # fmt: skip
         else:
             advantage_TN = gae(reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, h.gamma, h.gae_lambda)
             target_TN = advantage_TN + value_TN

@@ -27,6 +27,7 @@ class PPOConfig(OnPolicyConfig):
 
 
 class AgentPPO(AgentOnPolicy):
+    ratio_in_loss = True
     config: PPOConfig
 
     def policy_loss(self, dist: Categorical | DiagGaussian, b: Batch) -> tuple[Tensor, Metrics]:

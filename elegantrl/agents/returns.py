@@ -49,10 +49,12 @@ def vtrace(
     lam: Tensor | float = 1.0,
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
+    weigh_advantage: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Value targets and policy-gradient advantages [T, N], corrected for the policy that acted (arXiv:1802.01561).
 
-    ``log_ratio`` is log pi(a|s) - log mu(a|s). On-policy it is zero and the targets are those of ``gae`` + value.
+    ``log_ratio`` is log pi(a|s) - log mu(a|s). On-policy it is zero and the targets are those of ``gae`` + value. A
+    loss that has the ratio in it already takes advantages that are not weighed by it once more.
     """
     ratio_TN = log_ratio.exp()
     rho_TN, c_TN = ratio_TN.clamp(max=rho_clip), lam * ratio_TN.clamp(max=c_clip)
@@ -63,8 +65,8 @@ def vtrace(
     target_TN = value + correction_TN
     # The advantage looks one step ahead to v_{s+1}; at an episode's end and at the last row that is the plain value.
     ahead_TN = torch.cat([torch.where(ended_TN[:-1], next_value[:-1], target_TN[1:]), next_value[-1:]])
-    advantage_TN = rho_TN * (reward + bootstrap_TN * ahead_TN - value)
-    return target_TN, advantage_TN
+    advantage_TN = reward + bootstrap_TN * ahead_TN - value
+    return target_TN, rho_TN * advantage_TN if weigh_advantage else advantage_TN
 
 
 def discounted_sum(term: Tensor, decay: Tensor) -> Tensor:

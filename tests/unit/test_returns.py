@@ -192,3 +192,14 @@ def test_nothing_leaks_across_an_episodes_end(which: str) -> None:
     other = gae(column(1, 2, -300), column(1, 1, 77), column(1, 1, 55), *pair, 0.9, 0.9)
     torch.testing.assert_close(first[:2], other[:2], rtol=0, atol=0)
     assert first[2] != other[2]
+
+
+def test_vtrace_advantage_without_weight_is_what_the_ratio_is_multiplied_to() -> None:
+    generator = torch.Generator().manual_seed(3)
+    reward, value, next_value, log_ratio = (torch.randn(4, 2, generator=generator) for _ in range(4))
+    flags = torch.zeros(4, 2, dtype=torch.bool)
+    args = (reward, value, next_value, flags, flags, log_ratio, 0.9, 0.8)
+    target, weighed = vtrace(*args)
+    same_target, plain = vtrace(*args, weigh_advantage=False)
+    assert torch.equal(target, same_target)
+    torch.testing.assert_close(weighed, log_ratio.exp().clamp(max=1) * plain)
