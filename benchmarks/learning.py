@@ -6,7 +6,7 @@
 
 A run trains in a fresh folder, then `elegantrl eval` scores its best policy over 20 episodes with seeds that training
 never saw. Results accumulate in results/learning.json after every run, so an interrupted benchmark goes on where it
-stopped; curves are drawn into results/curves/ from the runs at hand.
+stopped. The evaluations of every run are kept in results/learning/, from which the curves are drawn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,6 +37,14 @@ class Task(NamedTuple):
     @property
     def key(self) -> str:
         return f"{self.agent}/{self.env}"
+
+    @property
+    def slug(self) -> str:
+        return f"{self.agent}_{self.env}"
+
+    def kept(self, seed: int) -> Path:
+        """Where the evaluations of a run are kept."""
+        return RESULTS / "learning" / self.slug / f"seed{seed}"
 
 
 TASKS = [
@@ -70,42 +77,38 @@ def main() -> int:
             continue
         done = {} if args.fresh else results["runs"].get(task.key, {})
         results["runs"][task.key] = done
-        with tempfile.TemporaryDirectory() as folder:
-            for seed in range(task.seeds):
-                if str(seed) not in done:
-                    done[str(seed)] = run(task, seed, Path(folder))
-                    results["environment"] = environment()
-                    write_json("learning.json", results)
-            draw(task, Path(folder))
+        for seed in range(task.seeds):
+            if str(seed) not in done:
+                done[str(seed)] = run(task, seed)
+                results["environment"] = environment()
+                write_json("learning.json", results)
+        plot_runs([task.kept(seed) for seed in range(task.seeds)], RESULTS / "learning" / f"{task.slug}.png")
     show(results)
     return 0 if all(passed(task, results) for task in TASKS if task.key in results["runs"]) else 1
 
 
-def run(task: Task, seed: int, folder: Path) -> dict[str, Any]:
-    """Train and score one seed in processes of their own, one thread each."""
-    run_dir = folder / f"seed{seed}"
+def run(task: Task, seed: int) -> dict[str, Any]:
+    """Train and score one seed in processes of their own, one thread each; keep its evaluations."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     cli = [sys.executable, "-m", "elegantrl.cli.main"]
-    train = [*cli, "train", task.agent, task.env, "--seed", str(seed), "--run-dir", str(run_dir)]
-    subprocess.run(train, check=True, env=env, stdout=subprocess.DEVNULL)
-    scored = subprocess.run([*cli, "eval", str(run_dir), "--json"], check=True, env=env, capture_output=True, text=True)
-    summary = json.loads((run_dir / "summary.json").read_text())
-    score = json.loads(scored.stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        train = [*cli, "train", task.agent, task.env, "--seed", str(seed), "--run-dir", str(run_dir)]
+        subprocess.run(train, check=True, env=env, stdout=subprocess.DEVNULL)
+        score = [*cli, "eval", str(run_dir), "--json"]
+        scored = json.loads(subprocess.run(score, check=True, env=env, capture_output=True, text=True).stdout)
+        summary = json.loads((run_dir / "summary.json").read_text())
+        kept = task.kept(seed)
+        kept.mkdir(parents=True, exist_ok=True)
+        rows = [row for row in (run_dir / "metrics.jsonl").read_text().splitlines() if '"eval"' in row]
+        (kept / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+        (kept / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     result = {
         name: summary[name] for name in ("env_steps", "wall_seconds", "stop_reason", "best_return", "final_return")
     }
-    result |= {"mean_return": score["mean_return"], "std_return": score["std_return"]}
+    result |= {"mean_return": scored["mean_return"], "std_return": scored["std_return"]}
     print(f"{task.key} seed {seed}: {result['mean_return']:.1f} after {result['env_steps']:,} steps", flush=True)
     return result
-
-
-def draw(task: Task, folder: Path) -> None:
-    runs = sorted(folder.glob("seed*"))
-    if len(runs) == task.seeds:  # a curve shows all seeds or is left as it was
-        curves = RESULTS / "curves"
-        curves.mkdir(parents=True, exist_ok=True)
-        plot_runs(runs, curves / f"{task.agent}_{task.env}.png")
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def passed(task: Task, results: dict[str, Any]) -> bool:

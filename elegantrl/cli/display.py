@@ -66,9 +66,10 @@ class RunDisplay:
     def evaluation(self, progress: supervisor.Progress, score: Score, is_best: bool) -> None:
         self.bar.update(self.task, completed=progress.env_steps)
         star = "  [green]best[/green]" if is_best else ""
+        episodes = f"{len(score.returns)} episode{'s' if len(score.returns) > 1 else ''}"
         self.console.print(
             f"step {progress.env_steps:>10,}  evaluation {score.mean:>10,.1f} +/- {score.ci95:<7,.1f}"
-            f" (std {score.std:,.1f}, {len(score.returns)} episodes){star}",
+            f" (std {score.std:,.1f}, {episodes}){star}",
             soft_wrap=True,
         )
 

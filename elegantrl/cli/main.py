@@ -47,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"elegantrl {__version__}")
         return 0
     logging.basicConfig(format="elegantrl: %(message)s", level=logging.WARNING)
+    # A run says itself which commits it skipped, and an error why none was left.
+    logging.getLogger("elegantrl.train.store").addFilter(lambda record: "skipping commit" not in record.msg)
     try:
         known = commands()
         if argv[0] not in known:

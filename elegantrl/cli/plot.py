@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
 from ..train.plot import plot_runs
 from .parse import parse
 
@@ -25,6 +25,8 @@ class Flags:
 
 def main(argv: list[str]) -> int:
     flags = parse(Flags, argv, "elegantrl plot")
+    if flags.out.is_dir():
+        raise ConfigError(f"--out {flags.out} is a folder; name a picture in it")
     for run in flags.runs:
         if not (run / "metrics.jsonl").exists():
             raise CheckpointError(f"{run} holds no metrics.jsonl; is it a run folder?")
