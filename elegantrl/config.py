@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
@@ -36,6 +37,18 @@ class EnvConfig(Section):
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
 
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        for name in {"num_envs", "device"} & self.kwargs.keys():
+            raise ConfigError(f"env.kwargs has {name!r}, which is a setting of its own; use --{name.replace('_', '-')}")
+        try:
+            json.dumps(self.kwargs)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"env.kwargs={self.kwargs!r} cannot be written to a config file; use plain numbers and text, or pass a"
+                f" function that makes the environment"
+            ) from None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig(Section):
@@ -57,6 +70,11 @@ class TrainConfig(Section):
     """Stop when this many evaluations in a row fall clearly below the best one."""
     num_threads: int = setting(1, ge=1)
     """Torch threads of the process; more than one rarely pays and may cost a factor of 50."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if self.target_return is not None and math.isnan(self.target_return):
+            raise ConfigError("train.target_return=nan is no number to reach; leave it out or use inf for never")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,12 +129,7 @@ class RunConfig:
         return cls(agent_name=entry.name, agent=build_section(entry.config, {**entry.preset, **agent}), **sections)
 
     def to_yaml(self) -> str:
-        try:
-            return yaml.safe_dump(self.to_dict(), sort_keys=False)
-        except yaml.representer.RepresenterError:
-            raise ConfigError(
-                f"env.kwargs={self.env.kwargs!r} cannot be written as YAML; use plain numbers and text"
-            ) from None
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
 
     @classmethod
     def from_yaml(cls, text: str) -> RunConfig:

@@ -11,9 +11,13 @@ import torch
 
 from .agents.a2c import A2CConfig, AgentA2C
 from .agents.base import Agent, AgentConfig
+from .agents.discrete_sac import AgentDiscreteSAC, DiscreteSACConfig
 from .agents.dqn import AgentDQN, DQNConfig
+from .agents.mod_sac import AgentModSAC, ModSACConfig
 from .agents.ppo import AgentPPO, PPOConfig
+from .agents.redq import AgentREDQ, REDQConfig
 from .agents.sac import AgentSAC, SACConfig
+from .agents.td3 import AgentDDPG, AgentTD3, DDPGConfig, TD3Config
 from .errors import ConfigError, did_you_mean
 from .rng import derive_seed
 from .types import EnvSpec
@@ -70,6 +74,14 @@ def build_agent(entry: AgentEntry, spec: EnvSpec, config: AgentConfig, device: t
 
 
 register_agent("a2c", AgentA2C, A2CConfig, "advantage actor-critic; on-policy; discrete and continuous actions")
+register_agent("d3qn", AgentDQN, DQNConfig, "dueling double DQN", double=True, dueling=True)
+register_agent("ddpg", AgentDDPG, DDPGConfig, "deep deterministic policy gradient; replay; continuous actions")
+register_agent("discrete_sac", AgentDiscreteSAC, DiscreteSACConfig, "soft actor-critic; replay; discrete actions")
+register_agent("double_dqn", AgentDQN, DQNConfig, "DQN whose online network picks the next action", double=True)
 register_agent("dqn", AgentDQN, DQNConfig, "deep Q-learning; replay; discrete actions")
+register_agent("dueling_dqn", AgentDQN, DQNConfig, "DQN with a state value and advantages", dueling=True)
+register_agent("mod_sac", AgentModSAC, ModSACConfig, "SAC with an actor as frequent as its critics are reliable")
 register_agent("ppo", AgentPPO, PPOConfig, "proximal policy optimisation; on-policy; discrete and continuous actions")
+register_agent("redq", AgentREDQ, REDQConfig, "SAC with many critics and many updates per step; continuous actions")
 register_agent("sac", AgentSAC, SACConfig, "soft actor-critic; replay; continuous actions")
+register_agent("td3", AgentTD3, TD3Config, "twin delayed DDPG; replay; continuous actions")

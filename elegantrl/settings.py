@@ -58,7 +58,7 @@ class Section:
 
 
 def _within(value: Any, ge: float | None, gt: float | None, le: float | None, lt: float | None) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return False
     return not (
         (ge is not None and value < ge)

@@ -80,6 +80,8 @@ class Transition(NamedTuple):
     reward: Tensor  # [B] discounted sum over the n steps taken
     discount: Tensor  # [B] gamma**n, 0 where the MDP ended
     next_obs: Tensor  # [B, O]
+    weight: Tensor | None = None  # [B] importance weights, only of prioritised replay
+    index: Tensor | None = None  # type: ignore[assignment]  # [B] where the rows came from, to update their priorities
 
 
 class Episodes(NamedTuple):

@@ -16,7 +16,7 @@ from ..nets.policies import QPolicy
 from ..settings import setting
 from ..types import EnvSpec, Metrics, Transition
 from .base import Agent
-from .off_policy import ReplayConfig
+from .off_policy import ReplayConfig, td_loss
 from .optim import GradStep, Target
 
 
@@ -68,8 +68,8 @@ class AgentDQN(Agent):
         with torch.no_grad():
             target_B = b.reward + b.discount * self.next_value(b.next_obs)
         q_B = self.policy.q(b.obs).gather(1, b.action.unsqueeze(1)).squeeze(1)
-        loss = smooth_l1_loss(q_B, target_B)
-        return loss, {"loss/critic": loss.detach(), "critic/q": q_B.detach().mean()}
+        loss, metrics = td_loss(q_B - target_B, smooth_l1_loss(q_B, target_B, reduction="none"), b)
+        return loss, metrics | {"loss/critic": loss.detach(), "critic/q": q_B.detach().mean()}
 
     def next_value(self, next_obs_BO: Tensor) -> Tensor:
         """Value of the best next action [B]."""

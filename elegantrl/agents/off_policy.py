@@ -11,10 +11,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..errors import ConfigError
 from ..nets.critics import EnsembleCritic
-from ..settings import setting, tunable
+from ..settings import Section, setting, tunable
 from ..types import EnvSpec, Metrics, Transition
 from .base import Agent, AgentConfig
 from .optim import GradStep, Target
@@ -39,6 +40,31 @@ class ReplayConfig(AgentConfig):
     """How far the target network moves towards the online one; 1 copies it."""
     target_interval: int = setting(1, ge=1)
     """Updates between two moves of the target network."""
+    prioritized: bool = False
+    """Replay transitions in proportion to their temporal-difference error."""
+    priority_alpha: float = setting(0.6, ge=0.0, le=1.0)
+    """How far the error decides what is replayed: 0 not at all, 1 in full proportion."""
+    priority_beta: float = setting(0.4, ge=0.0, le=1.0)
+    """How far importance weights undo that bias; rises to 1 over `schedule_steps`."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if self.batch_size > self.buffer_size:
+            raise ConfigError(
+                f"agent.batch_size={self.batch_size} is more than agent.buffer_size={self.buffer_size}; lower it"
+            )
+
+
+def td_loss(error: Tensor, loss: Tensor, b: Transition) -> tuple[Tensor, Metrics]:
+    """Mean of the losses [..., B], weighed if replay is prioritised, which then also wants the absolute errors [B]."""
+    if b.weight is None:
+        return loss.mean(-1), {}
+    priority_B = error.detach().abs()
+    return (loss * b.weight).mean(-1), {TD_ERROR: priority_B.mean(0) if priority_B.dim() > 1 else priority_B}
+
+
+TD_ERROR = "td_error"
+"""The one metric that is not a scalar: absolute errors [B], which the learner takes out for the replay buffer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,23 +87,29 @@ class AgentActorCritic(Agent):
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        self.critic = EnsembleCritic(
-            spec.obs_dim, spec.action_dim, config.hidden, config.activation, config.num_critics
-        ).to(device)
+        self.critic = self.build_critic(spec).to(device)
         self.critic_step = GradStep(self.critic.parameters(), self.hypers.lr, config.max_grad_norm)
         self.critic_target = deepcopy(self.critic)
         self.target = Target(self.critic_target, self.critic_step)
+
+    def build_critic(self, spec: EnvSpec) -> nn.Module:
+        c = self.config
+        return EnsembleCritic(spec.obs_dim, spec.action_dim, c.hidden, c.activation, c.num_critics)
 
     def update(self, batch: Transition) -> Metrics:
         """One critic step, an actor step if due, and target tracking."""
         loss, metrics = self.critic_loss(batch, self.normal_like_action(batch))
         metrics["critic/grad_norm"] = self.critic_step(loss)
-        if self.num_updates % self.config.actor_interval == 0:
+        if self.actor_is_due(metrics):
             metrics |= self.update_actor(batch)
         self.num_updates += 1
         if self.num_updates % self.config.target_interval == 0:
             self.target.track(self.hypers.tau)
         return metrics
+
+    def actor_is_due(self, metrics: Metrics) -> bool:
+        """Whether this update moves the actor too."""
+        return self.num_updates % self.config.actor_interval == 0
 
     def update_actor(self, batch: Transition) -> Metrics:
         loss, metrics = self.actor_loss(batch, self.normal_like_action(batch))
@@ -90,9 +122,15 @@ class AgentActorCritic(Agent):
     def critic_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
         with torch.no_grad():
             target_B = b.reward + b.discount * self.next_value(b.next_obs, noise_BA)
-        q_EB = self.critic(self.policy.norm(b.obs), b.action)
-        loss = 0.5 * (q_EB - target_B).square().mean(-1).sum()  # each critic has its own mean-square error
-        return loss, {"loss/critic": loss.detach(), "critic/q": q_EB.detach().mean()}
+        q_EB = self.q_taken(b)
+        error_EB = q_EB - target_B
+        loss_E, metrics = td_loss(error_EB, 0.5 * error_EB.square(), b)  # each critic has its own mean-square error
+        loss = loss_E.sum()
+        return loss, metrics | {"loss/critic": loss.detach(), "critic/q": q_EB.detach().mean()}
+
+    def q_taken(self, b: Transition) -> Tensor:
+        """What the critics think of the actions that were taken [E, B]."""
+        return self.critic(self.policy.norm(b.obs), b.action)
 
     @abstractmethod
     def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:

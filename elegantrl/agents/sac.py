@@ -30,25 +30,32 @@ class AgentSAC(AgentActorCritic):
 
     def __init__(self, spec: EnvSpec, config: SACConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        self.policy = self.build_policy("squashed", spec, device)
+        self.policy = self.make_policy(spec, device)
         self.actor_step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
         self.log_alpha = nn.Parameter(torch.tensor(config.alpha_init, device=device).log())
         self.alpha_step = GradStep([self.log_alpha], self.hypers.lr)
         self.target_entropy = config.target_entropy_per_dim * spec.action_dim
 
+    def make_policy(self, spec: EnvSpec, device: torch.device) -> SquashedPolicy:
+        return self.build_policy("squashed", spec, device)
+
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)
+        self.warm_up(env_steps)
+
+    def warm_up(self, env_steps: int) -> None:
+        """Actions are uniform until learning starts."""
         self.policy.random_frac.fill_(float(env_steps < self.config.learning_starts))
 
     def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
         action_BA, logp_B = self.policy.sample(next_obs_BO, noise_BA)
         q_EB: Tensor = self.critic_target(self.policy.norm(next_obs_BO), action_BA)
-        return q_EB.amin(0) - self.log_alpha.exp() * logp_B
+        return self.target_q(q_EB) - self.log_alpha.exp() * logp_B
 
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
         action_BA, logp_B = self.policy.sample(b.obs, noise_BA)
         q_EB = self.critic(self.policy.norm(b.obs), action_BA)
-        loss = (self.log_alpha.exp().detach() * logp_B - q_EB.amin(0)).mean()
+        loss = (self.log_alpha.exp().detach() * logp_B - self.actor_q(q_EB)).mean()
         return loss, {"loss/actor": loss.detach(), "policy/entropy": -logp_B.detach().mean()}
 
     def update_actor(self, batch: Transition) -> Metrics:
@@ -56,3 +63,11 @@ class AgentSAC(AgentActorCritic):
         # Too little entropy makes the bracket negative, so the temperature rises.
         self.alpha_step(self.log_alpha * (metrics["policy/entropy"] - self.target_entropy))
         return metrics | {"policy/alpha": self.log_alpha.detach().exp()}
+
+    def target_q(self, q_EB: Tensor) -> Tensor:
+        """What the ensemble says of a target [B]: the least, against over-estimation."""
+        return q_EB.amin(0)
+
+    def actor_q(self, q_EB: Tensor) -> Tensor:
+        """What the actor climbs [B]."""
+        return q_EB.amin(0)

@@ -16,8 +16,8 @@ from ..train.evaluator import Score
 PLAIN_SECONDS = 10.0
 
 
-class RunConsole(Console):
-    """Standard output; when its reader goes away, as in ``elegantrl train ... | head``, the run goes on unseen."""
+class Stdout(Console):
+    """Standard output; when its reader goes away, as in ``elegantrl train ... | head``, the work goes on unseen."""
 
     def __init__(self) -> None:
         super().__init__(file=sys.stdout, emoji=False, highlight=False)
@@ -70,11 +70,11 @@ class RunDisplay:
         self.console.print(
             f"step {progress.env_steps:>10,}  evaluation {score.mean:>10,.1f} +/- {score.ci95:<7,.1f}"
             f" (std {score.std:,.1f}, {episodes}){star}",
-            soft_wrap=True,
+            soft_wrap=not self.live,
         )
 
     def message(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(text, markup=False, soft_wrap=not self.live)
 
 
 def number(value: float) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..errors import ConfigError, ElegantRLError, NonFinite, RoleError
 from ..train.evaluator import Score
 from ..train.run import TrainedPolicy
+from .display import Stdout
 from .parse import parse
 
 
@@ -27,7 +27,7 @@ class Flags:
     """The run folder."""
     episodes: int = 20
     """Episodes to play."""
-    seed: int = 1_000_003
+    seed: int = 0
     """Seed of the evaluation environments."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print one JSON object instead of a table."""
@@ -52,13 +52,13 @@ def main(argv: list[str]) -> int:
         }
         print(json.dumps(result))
         return 0
-    table = Table(title=f"{policy.config.agent_name} on {policy.config.env.id}", title_justify="left")
+    table = Table(title=escape(f"{policy.config.agent_name} on {policy.config.env.id}"), title_justify="left")
     for name in ("episodes", "mean", "95 % interval", "std", "min", "max"):
         table.add_column(name, justify="right")
     interval = f"{score.mean - score.ci95:,.1f} .. {score.mean + score.ci95:,.1f}"
     numbers = [f"{x:,.1f}" for x in (score.std, min(score.returns), max(score.returns))]
     table.add_row(str(flags.episodes), f"{score.mean:,.1f}", interval, *numbers)
-    Console(file=sys.stdout).print(table)
+    Stdout().print(table)
     return 0
 
 

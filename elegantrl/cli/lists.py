@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 
 from ..defaults import tuned_environments
 from ..envs import env_names
 from ..registry import agent_names, find_agent
+from .display import Stdout
 from .parse import parse
 
 
@@ -29,7 +28,7 @@ def envs_main(argv: list[str]) -> int:
     table = Table("environment", "kind", title="Environments", title_justify="left")
     for name, kind in env_names():
         table.add_row(name, kind)
-    Console(file=sys.stdout).print(table)
+    Stdout().print(table)
     print("Also envpool:ID for any EnvPool task, and module:attribute for an environment of your own.")
     return 0
 
@@ -39,5 +38,5 @@ def agents_main(argv: list[str]) -> int:
     table = Table("agent", "what it is", "tuned for", title="Agents", title_justify="left")
     for name in agent_names():
         table.add_row(name, find_agent(name).summary, ", ".join(tuned_environments(name)))
-    Console(file=sys.stdout).print(table)
+    Stdout().print(table)
     return 0

@@ -46,9 +46,10 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"elegantrl {__version__}")
         return 0
-    logging.basicConfig(format="elegantrl: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
     # A run says itself which commits it skipped, and an error why none was left.
-    logging.getLogger("elegantrl.train.store").addFilter(lambda record: "skipping commit" not in record.msg)
+    handler.addFilter(lambda record: "skipping commit" not in record.msg)
+    logging.basicConfig(format="elegantrl: %(message)s", level=logging.WARNING, handlers=[handler])
     try:
         known = commands()
         if argv[0] not in known:

@@ -17,7 +17,7 @@ from ..config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainCo
 from ..errors import ConfigError
 from ..registry import find_agent
 from ..train.run import RunResult, resolve_config, run_training
-from .display import RunConsole, RunDisplay
+from .display import RunDisplay, Stdout
 from .parse import parse
 
 USAGE = """\
@@ -47,7 +47,7 @@ class Flags:
     max_seconds: float | None
     """Stop after this many seconds of training."""
     target_return: float | None
-    """Stop once evaluation shows this return with 95 % confidence; None: the environment's own threshold; inf: never."""
+    """Stop once evaluation shows this return with 95 % confidence; None: the environment's own goal; inf: never."""
     patience: int | None
     """Stop when this many evaluations in a row fall clearly below the best one."""
     seed: int
@@ -148,12 +148,12 @@ def parse_kwargs(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 def run(config: RunConfig, recipe: str, run_dir: Path | None, resume: bool) -> int:
     """Train with a display, then say what came out and where it is."""
-    console = RunConsole()
+    console = Stdout()
     lanes = "1 environment" if config.env.num_envs == 1 else f"{config.env.num_envs:,} environments"
     console.print(
         f"[bold]{config.agent_name}[/bold] on [bold]{escape(config.env.id)}[/bold], seed {config.train.seed},"
         f" {lanes}; {escape(recipe)}",
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )
     with RunDisplay(config.train.max_steps, console) as display:
         result = run_training(config, config.env.id, run_dir, resume, display)

@@ -5,6 +5,8 @@ Axes: R rows of the ring, N lanes, B minibatch rows.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Generator, Tensor
 
@@ -27,6 +29,7 @@ class ReplayBuffer:
             raise ConfigError(
                 f"agent.buffer_size={capacity} holds not even one row of env.num_envs={spec.num_envs}; raise it"
             )
+        check_memory(capacity, spec, device)
         shape = (self.num_rows, spec.num_envs)
         discrete = spec.action.kind == "discrete"
         self.obs = torch.empty(*shape, spec.obs_dim, device=device)
@@ -111,3 +114,26 @@ class ReplayBuffer:
         order = torch.arange(self.head - self.filled, self.head, device=self.reward.device) % self.num_rows
         for name in FIELDS:
             getattr(self, name)[order] = state[name].to(self.reward.device)
+
+
+def check_memory(capacity: int, spec: EnvSpec, device: torch.device) -> None:
+    """Refuse a buffer that cannot fit before the first step instead of failing hours later."""
+    action_bytes = 8 if spec.action.kind == "discrete" else 4 * spec.action_dim
+    needed = capacity * (2 * 4 * spec.obs_dim + action_bytes + 4 + 2)
+    free = available_bytes(device)
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"agent.buffer_size={capacity} needs {needed / 1e9:.1f} GB for {spec.name}, {free / 1e9:.1f} GB are free;"
+            f" lower it"
+        )
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Memory that can still be had on a device, where the system tells."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)

@@ -110,7 +110,12 @@ class GymVecEnv(VecEnv):
 
     def _begin(self, lane: int) -> Any:
         seed = derive_seed(self._seed, "episode", lane, self._episode[lane]) & 0x7FFF_FFFF
-        return self._obs.check(self._reset_fns[lane](seed))
+        try:
+            first = self._reset_fns[lane](seed)
+        except Exception as error:
+            text = " ".join(str(error).split())
+            raise SpecError(f"environment {self.spec.name!r}: reset fails: {type(error).__name__}: {text}") from error
+        return self._obs.check(first)
 
     def _see(self, obs: Tensor) -> Tensor:
         self._last_obs = obs

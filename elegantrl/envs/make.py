@@ -13,7 +13,7 @@ import gymnasium as gym
 import torch
 from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
-from ..errors import ConfigError, SpecError
+from ..errors import ConfigError, ElegantRLError, SpecError
 from .envpool import EnvPoolVecEnv
 from .gymnasium import GymVecEnv, lanes_of
 from .hints import suggest
@@ -92,9 +92,15 @@ def _make_called(
     def call() -> Any:
         try:
             return factory(**offered, **kwargs)
+        except ElegantRLError:
+            raise
         except TypeError as error:
             raise ConfigError(
                 f"environment {name!r} cannot be made with {sorted(offered | kwargs)}: {_one_line(error)}"
+            ) from error
+        except Exception as error:
+            raise SpecError(
+                f"environment {name!r} cannot be made: {type(error).__name__}: {_one_line(error)}"
             ) from error
 
     first = call()
@@ -126,6 +132,10 @@ def _imported(module_name: str, path: str) -> Any:
     except ImportError as error:
         raise SpecError(
             f"environment {path!r}: cannot import {module_name!r} ({_one_line(error)}); is its folder on PYTHONPATH?"
+        ) from error
+    except Exception as error:
+        raise SpecError(
+            f"environment {path!r}: {module_name} fails when imported: {type(error).__name__}: {_one_line(error)}"
         ) from error
 
 

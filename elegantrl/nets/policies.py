@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
+from ..types import State
 from .distributions import Categorical, DiagGaussian, squash
 from .layers import Activation, Init, flatten_, mlp
 from .normalize import ObsNorm
+
+Noise = Literal["gaussian", "ou"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class Policy(nn.Module, ABC):
     """Acts on observations. All its parameters and buffers are float32 and travel as one flat tensor."""
 
     norm: nn.Module
+    remembers: bool = False
+    """Whether exploration depends on the steps before: only then does a worker call the three methods below."""
 
     def __init__(self, obs_dim: int, normalize_obs: bool):
         super().__init__()
@@ -40,6 +45,16 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """Actions and their log-probabilities [N]; the best known action if not ``explore``."""
+
+    def explore_state(self) -> State:
+        """What exploration remembers of the steps before."""
+        return {}
+
+    def load_explore_state(self, state: State) -> None:
+        """Explore on from ``state``."""
+
+    def forget(self, ended_N: Tensor) -> None:
+        """Explore anew in the lanes whose episode ended."""
 
     def tensors(self) -> list[Tensor]:
         """Everything that travels, in a fixed order."""
@@ -152,6 +167,60 @@ class SquashedPolicy(Policy):
         return torch.where(coin.unsqueeze(-1), uniform, action), logp
 
 
+class DeterministicPolicy(Policy):
+    """tanh of a network; exploring adds noise: fresh at every step, or an Ornstein-Uhlenbeck process per lane."""
+
+    random_frac: Tensor
+    THETA = 0.15
+    """How much of its Ornstein-Uhlenbeck noise a lane loses per step."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden: tuple[int, ...] = (256, 256),
+        activation: Activation = "relu",
+        init: Init = "default",
+        normalize_obs: bool = False,
+        noise: Noise = "gaussian",
+        noise_std: float = 0.1,
+    ):
+        super().__init__(obs_dim, normalize_obs)
+        self.net = mlp((obs_dim, *hidden, action_dim), activation, init=init, head_gain=0.01)
+        self.noise_std = noise_std
+        self.remembers = noise == "ou"
+        # The noise of the step before [N, A], on the worker alone: no buffer, because it does not travel.
+        self.drift: Tensor | None = None
+        # Share of uniform random actions: 1 while the buffer warms up, then 0. The learner writes it.
+        self.register_buffer("random_frac", torch.ones(()))
+
+    def action(self, normed_obs: Tensor) -> Tensor:
+        """Actions in [-1, 1] [B, A] for observations that are normalised already."""
+        return self.net(normed_obs).tanh()
+
+    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
+        action = self.action(self.norm(obs))
+        logp = torch.zeros_like(action[:, 0])
+        if not explore:
+            return action, logp
+        noise = self.noise_std * torch.empty_like(action).normal_(generator=generator)
+        if self.remembers:
+            noise = self.drift = noise if self.drift is None else noise + (1 - self.THETA) * self.drift
+        uniform = torch.empty_like(action).uniform_(-1, 1, generator=generator)
+        coin = torch.empty_like(logp).uniform_(generator=generator) < self.random_frac
+        return torch.where(coin.unsqueeze(-1), uniform, (action + noise).clamp(-1, 1)), logp
+
+    def explore_state(self) -> State:
+        return {} if self.drift is None else {"drift": self.drift}
+
+    def load_explore_state(self, state: State) -> None:
+        self.drift = state["drift"].to(self.random_frac.device) if state else None
+
+    def forget(self, ended_N: Tensor) -> None:
+        if self.drift is not None:
+            self.drift = self.drift.masked_fill(ended_N.unsqueeze(-1), 0.0)
+
+
 class QPolicy(Policy):
     """Epsilon-greedy on action values; with ``dueling`` Q = V + A - mean(A)."""
 
@@ -201,5 +270,6 @@ POLICIES: dict[str, type[Policy]] = {
     "categorical": CategoricalPolicy,
     "gaussian": GaussianPolicy,
     "squashed": SquashedPolicy,
+    "deterministic": DeterministicPolicy,
     "q": QPolicy,
 }

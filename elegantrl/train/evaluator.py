@@ -39,6 +39,14 @@ class Score:
         quantile = STUDENT_95[n - 2] if n - 2 < len(STUDENT_95) else 2.0
         return quantile * self.std / math.sqrt(n - 1)
 
+    @property
+    def lower(self) -> float:
+        """The lower end of that interval."""
+        return self.mean - self.ci95
+
+    def __add__(self, other: Score) -> Score:
+        return Score(self.returns + other.returns)
+
 
 class Evaluator:
     """Plays one episode per lane, so that short episodes weigh no more than long ones."""

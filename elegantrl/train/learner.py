@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from ..agents.base import Agent, AgentConfig
-from ..agents.off_policy import ReplayConfig
+from ..agents.off_policy import TD_ERROR, ReplayConfig
+from ..data.prioritized import PrioritizedReplay
 from ..data.replay import ReplayBuffer
 from ..data.rollout import join_fragments
 from ..nets.policies import PolicySpec
@@ -26,10 +27,9 @@ class Learner:
         self.config, self.device = config, device
         self.env_steps = 0
         self.version = 0
-        self.replay = None
+        self.replay: ReplayBuffer | None = None
         if self.agent.data == "replay":
-            replay_config = cast(ReplayConfig, config)
-            self.replay = ReplayBuffer(replay_config.buffer_size, spec, device)
+            self.replay = build_replay(cast(ReplayConfig, config), spec, device)
             self.sampler = torch_stream(seed, "replay", device=device)
         self.agent.schedule(0)
 
@@ -65,9 +65,14 @@ class Learner:
         learned_steps = max(0, self.env_steps - config.learning_starts)
         due = int(learned_steps * config.updates_per_step) - self.agent.num_updates
         metrics: Metrics = {}
+        if isinstance(replay, PrioritizedReplay):
+            passed = min(1.0, self.env_steps / config.schedule_steps)
+            replay.beta = config.priority_beta + (1.0 - config.priority_beta) * passed
         for _ in range(due):
             batch = replay.sample(config.batch_size, self.agent.hypers.gamma, config.n_step, self.sampler)
             metrics = self.agent.update(batch)
+            if isinstance(replay, PrioritizedReplay) and batch.index is not None:
+                replay.update_priorities(batch.index, metrics.pop(TD_ERROR))
         return metrics
 
     def state_dict(self) -> State:
@@ -91,3 +96,9 @@ class Learner:
 
     def close(self) -> None:
         """Nothing to release; executors call it on every role."""
+
+
+def build_replay(config: ReplayConfig, spec: EnvSpec, device: torch.device) -> ReplayBuffer:
+    if not config.prioritized:
+        return ReplayBuffer(config.buffer_size, spec, device)
+    return PrioritizedReplay(config.buffer_size, spec, device, config.priority_alpha, config.priority_beta)

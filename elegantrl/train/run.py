@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from .evaluator import Evaluator, Score
 from .learner import Learner
 from .metrics import RunLog
 from .store import Commit, Store, load_weights, save_actor_pth, save_weights, write_atomic
-from .supervisor import Display, Roles, Supervisor
+from .supervisor import Display, Progress, Roles, Supervisor
 from .worker import Worker
 
 BEST_FILE = "best.safetensors"
@@ -157,7 +158,6 @@ def run_training(
     """Open or create the run folder, train, and leave it complete; what is refused leaves nothing behind."""
     device = pick_device(config.train.device)
     folder = choose_folder(config, run_dir, resume)
-    config.to_yaml()  # refuses what a run folder could not hold
     if resume:
         check_same_config(folder, config)
     torch.set_num_threads(config.train.num_threads)
@@ -171,11 +171,12 @@ def run_training(
         store = Store(folder, config.checkpoint.keep)
         store.lock()
         cleanup.callback(store.close)
-        commit = find_commit(store) if resume else None
+        commit = find_commit(store, config) if resume else None
         log = RunLog(folder, resume_step=commit.step if commit else 0)
         cleanup.callback(log.close)
         info = commit_info(config, roles.workers[0].call("exactness").result())
-        supervisor = Supervisor(config, executor, roles, store, log, display, info)
+        keep_best = partial(save_best, folder, roles.learner.call("policy_spec").result())
+        supervisor = Supervisor(config, executor, roles, store, log, display, info, keep_best)
         if commit is not None:
             restore(supervisor, commit, store, display)
         write_atomic(folder / "config.yaml", config.to_yaml().encode())
@@ -274,9 +275,17 @@ def check_same_config(folder: Path, config: RunConfig) -> None:
         )
 
 
-def find_commit(store: Store) -> Commit:
-    """The newest valid commit of a run folder."""
-    commit = store.latest_valid()
+def find_commit(store: Store, config: RunConfig) -> Commit:
+    """The newest commit of a run folder that is whole, readable and of this config."""
+
+    def check(commit: Commit) -> None:
+        for part in commit.parts:
+            commit.load(part)
+        found = commit.manifest["info"].get("config_hash")
+        if found != config.hash():
+            raise CheckpointError(f"it belongs to another config ({found} instead of {config.hash()})")
+
+    commit = store.latest_valid(check)
     if commit is None:
         raise CheckpointError(f"{store.run_dir} holds no commit to resume; start anew in another --run-dir")
     return commit
@@ -286,18 +295,20 @@ def load_config(folder: Path) -> RunConfig:
     """The config a run folder was made with."""
     try:
         return RunConfig.from_yaml((folder / "config.yaml").read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{folder}/config.yaml cannot be read ({error}); is {folder} a run folder?") from None
+    except (OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise CheckpointError(f"{folder}/config.yaml cannot be read ({text}); is {folder} a run folder?") from None
 
 
-def first_difference(found: dict[str, Any], wanted: dict[str, Any], path: str = "") -> str:
-    """``agent.lr is 0.001 there and 0.003 here`` for the first value that differs."""
-    for name in {**found, **wanted}:
-        a, b = found.get(name), wanted.get(name)
-        if a != b:
-            if isinstance(a, dict) and isinstance(b, dict):
-                return first_difference(a, b, f"{path}{name}.")
-            return f"{path}{name} is {a!r} there and {b!r} here"
+def first_difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """``agent.lr is 0.001 there and 0.003 here`` for what differs, agent and environment before their settings."""
+    there, here = (
+        {f"{section}.{name}": value for section, values in config.items() for name, value in values.items()}
+        for config in (found, wanted)
+    )
+    for name in sorted({**there, **here}, key=lambda name: name not in ("agent.name", "env.id")):
+        if there.get(name) != here.get(name):
+            return f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
     return "no difference"
 
 
@@ -306,8 +317,14 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"train.device={name!r} is no device; use cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"train.device={name!r} needs a CUDA device and there is none; use --device cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"train.device={name!r} is not supported; use cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"train.device={name!r} needs a CUDA device and there is none; use --device cpu"
+            if torch.cuda.device_count() == 0
+            else f"train.device={name!r} is beyond the {torch.cuda.device_count()} CUDA devices here; use a lower one"
+        )
     return device
 
 
@@ -328,8 +345,7 @@ def versions() -> dict[str, str]:
 def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str) -> RunResult:
     """Write the best policy under its documented names, the summary and the picture."""
     state = supervisor.state
-    spec = supervisor.ask(supervisor.roles.learner, "policy_spec")
-    save_best(folder, spec, supervisor.best_flat, {"env_steps": str(state.best_step), "mean": str(state.best_mean)})
+    supervisor.keep_best(supervisor.best_flat, state)
     summary = {
         "agent": config.agent_name,
         "env": config.env.id,
@@ -359,7 +375,9 @@ def _json_number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def save_best(folder: Path, spec: PolicySpec, flat: torch.Tensor, about: dict[str, str]) -> None:
+def save_best(folder: Path, spec: PolicySpec, flat: torch.Tensor, state: Progress) -> None:
+    """The best policy so far under its two names; a run that dies later still leaves it."""
+    about = {"env_steps": str(state.best_step), "mean": str(state.best_mean)}
     policy = FlatPolicy(spec, torch.device("cpu")).load(flat.cpu())
     save_weights(folder / BEST_FILE, policy.state_dict(), {"policy": json.dumps(asdict(spec)), **about})
     save_actor_pth(folder / "actor.pth", policy.state_dict())
@@ -425,13 +443,14 @@ def stop_on_signals(request: Callable[[str], None]) -> Iterator[None]:
     if hasattr(signal, "SIGHUP"):
         names[signal.SIGHUP] = "terminated"
     old = {number: signal.getsignal(number) for number in names}
+    old = {number: handler for number, handler in old.items() if handler is not signal.SIG_IGN}  # nohup stays in force
 
     def handle(number: int, _: Any) -> None:
         request(names[signal.Signals(number)])
         for other, handler in old.items():
             signal.signal(other, handler if callable(handler) else signal.SIG_DFL)
 
-    for number in names:
+    for number in old:
         signal.signal(number, handle)
     try:
         yield

@@ -23,7 +23,7 @@ import socket
 import stat
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -474,14 +474,15 @@ class Store:
             raise CheckpointError(_unreadable(error)) from error
         return Commit(commit_id, manifest["step"], manifest, path)
 
-    def latest_valid(self) -> Commit | None:
-        """The newest commit that passes every check; None if there is no commit at all."""
+    def latest_valid(self, check: Callable[[Commit], None] = lambda commit: None) -> Commit | None:
+        """The newest commit that is whole and that ``check`` does not refuse; None if there is no commit at all."""
         self.skipped = []
         self._scanned = True
         ids = self.ids()
         for commit_id in reversed(ids):
             try:
                 commit = self.open(commit_id)
+                check(commit)
             except CheckpointError as error:
                 self._damaged.add(commit_id)
                 self.skipped.append(f"{commit_id}: {error}")

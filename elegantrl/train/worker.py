@@ -42,6 +42,8 @@ class Worker:
                 action, logp = policy.act(obs, True, generator)
                 step = env.step(action)
                 rows.append((obs, action, step.reward, step.terminated, step.truncated, step.next_obs, logp))
+                if policy.remembers:
+                    policy.forget(step.terminated | step.truncated)
                 obs = step.obs
         self.obs = obs
         rollout = Rollout(*(torch.stack(column) for column in zip(*rows, strict=True)))
@@ -76,6 +78,7 @@ class Worker:
             "generator": self.generator.get_state(),
             "open_return": torch.from_numpy(self.open_return),
             "open_length": torch.from_numpy(self.open_length),
+            "explore": self.policy.policy.explore_state(),
         }
 
     def load_state_dict(self, state: State) -> np.ndarray:
@@ -87,6 +90,10 @@ class Worker:
         restarted = (self.obs != state["obs"].to(self.obs.device)).any(-1).numpy(force=True)
         self.open_return = np.where(restarted, 0.0, state["open_return"].numpy())
         self.open_length = np.where(restarted, 0, state["open_length"].numpy())
+        policy = self.policy.policy
+        if policy.remembers:
+            policy.load_explore_state(state["explore"])
+            policy.forget(torch.from_numpy(restarted).to(self.obs.device))
         return restarted
 
     def close(self) -> None:

@@ -463,7 +463,7 @@ def test_a_folder_that_is_none_of_ours_is_never_deleted():
     Path("other").mkdir()
     Path("other/config.yaml").write_text("wheels: 4\n")
     args.cwd = "other"
-    with pytest.raises(ConfigError, match="wheels"):
+    with pytest.raises(CheckpointError, match="wheels"):
         train_agent(args)
     Path("config.yaml").write_text(args.run_config().to_yaml())
     args.cwd = "."

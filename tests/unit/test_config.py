@@ -35,7 +35,14 @@ def changed(value: Any) -> Any:
         return value * 0.5 + 0.01
     if isinstance(value, tuple):
         return (*value, 3)
-    return {"constant": "linear", "relu": "tanh", "default": "orthogonal", "orthogonal": "default", None: 0.25}[value]
+    return {
+        "constant": "linear",
+        "relu": "tanh",
+        "default": "orthogonal",
+        "orthogonal": "default",
+        "gaussian": "ou",
+        None: 0.25,
+    }[value]
 
 
 @pytest.mark.parametrize("agent", agent_names())
@@ -118,7 +125,10 @@ def limited_fields() -> list[Any]:
 
 
 def build_with(kind: type[Section], name: str, value: Any) -> Section:
-    return kind(**{**({"id": "x"} if kind is EnvConfig else {}), name: value})
+    # The smallest companions, so that a setting meets its own limit and not another one.
+    companions = {"batch_size": 1, "num_target_critics": 1}
+    needed = {n: v for n, v in companions.items() if n in {f.name for f in dataclasses.fields(kind)}}
+    return kind(**{**({"id": "x"} if kind is EnvConfig else {}), **needed, name: value})
 
 
 @pytest.mark.parametrize(("kind", "f"), limited_fields())

@@ -38,7 +38,7 @@ def test_names_are_found_in_any_case() -> None:
     assert find_agent("PPO").agent is AgentPPO and find_agent("ppo").name == "ppo"
 
 
-@pytest.mark.parametrize(("name", "message"), [("pppo", "did you mean 'ppo'"), ("rainbow", "known names: a2c, dqn")])
+@pytest.mark.parametrize(("name", "message"), [("pppo", "did you mean 'ppo'"), ("rainbow", "known names: a2c, d3qn")])
 def test_an_unknown_name_is_answered_with_known_ones(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"there is no agent '{name}'; {message}"):
         find_agent(name)

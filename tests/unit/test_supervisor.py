@@ -19,7 +19,7 @@ from elegantrl.config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig,
 from elegantrl.envs import CartPoleVecEnv
 from elegantrl.errors import CheckpointError, ConfigError, NonFinite, RoleError
 from elegantrl.execute.inline import InlineExecutor
-from elegantrl.registry import agent_names
+from elegantrl.registry import agent_names, find_agent
 from elegantrl.rng import derive_seed
 from elegantrl.train.evaluator import Score
 from elegantrl.train.metrics import RunLog, read_metrics
@@ -83,15 +83,20 @@ class FakeLearner:
 
 
 class FakeEvaluator:
-    """Hands out the given scores in order; the last one for ever."""
+    """Hands out the given scores, one per policy, the last one for ever; a list gives one score per look at it."""
 
-    def __init__(self, scores: list[tuple[float, ...]]):
+    def __init__(self, scores: list[Any]):
         self.scores = scores
         self.calls: list[tuple[float, int]] = []
 
     def score(self, weights: Weights, seed: int) -> Score:
         self.calls.append((float(weights.flat), seed))
-        return Score(self.scores[min(len(self.calls), len(self.scores)) - 1])
+        policies = list(dict.fromkeys(weights for weights, _ in self.calls))
+        score = self.scores[min(len(policies), len(self.scores)) - 1]
+        if isinstance(score, list):
+            looks = sum(weights == policies[-1] for weights, _ in self.calls)
+            score = score[min(looks, len(score)) - 1]
+        return Score(score)
 
     def close(self) -> None: ...
 
@@ -164,18 +169,28 @@ def test_stops_after_max_seconds(stage: MakeStage) -> None:
 
 
 def test_stops_at_the_target_return_after_a_second_look(stage: MakeStage) -> None:
-    one = stage([(1.0, 1.0), (6.0, 11.0), (9.0, 9.0), (9.0, 9.0)], target_return=8.0)
+    one = stage([(1.0, 1.0), (6.0, 11.0), (9.0, 9.0)], target_return=8.0)
     assert one.supervisor.run() == "target_return"
-    # The second score has a mean above the target but is too uncertain; the third is confirmed with fresh seeds.
-    assert [weights for weights, _ in one.evaluator.calls] == [1.0, 2.0, 3.0, 3.0]
-    assert len({seed for _, seed in one.evaluator.calls}) == 4
+    # Every new best is confirmed. The second has a mean above the target but is too uncertain; the third is looked at
+    # twice as often again before it ends the run, always with fresh seeds.
+    assert [weights for weights, _ in one.evaluator.calls] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0]
+    assert len({seed for _, seed in one.evaluator.calls}) == 8
     assert one.supervisor.state.best_step == 60
 
 
 def test_a_lucky_draw_does_not_stop_the_run(stage: MakeStage) -> None:
-    one = stage([(9.0, 9.0), (0.0, 0.0), (1.0, 1.0)], target_return=8.0, max_steps=60)
+    one = stage([[(9.0, 9.0), (0.0, 0.0)], (1.0, 1.0)], target_return=8.0, max_steps=60)
     assert one.supervisor.run() == "max_steps"
     assert one.supervisor.state.best_mean == 4.5  # all four episodes count
+    late = stage([[(9.0, 9.0), (9.0, 9.0), (0.0, 0.0), (9.0, 9.0)], (1.0, 1.0)], target_return=8.0, max_steps=60)
+    assert late.supervisor.run() == "max_steps"
+    assert late.supervisor.state.best_mean == 6.75
+
+
+def test_a_lucky_draw_does_not_become_the_best(stage: MakeStage) -> None:
+    one = stage([(5.0, 5.0), [(9.0, 9.0), (0.0, 0.0)], (1.0, 1.0)], max_steps=60)
+    one.supervisor.run()
+    assert (one.supervisor.state.best_mean, one.supervisor.best_flat.item()) == (5.0, 1.0)
 
 
 def test_target_just_missed_and_just_met(stage: MakeStage) -> None:
@@ -222,8 +237,8 @@ def test_evaluations_follow_the_interval_and_the_end(stage: MakeStage) -> None:
     one = stage(interval=50, max_steps=140)
     one.supervisor.run()
     # Boundaries 20, 40, 60, ...: at 60, 120, and at the end because 140 was not judged yet.
-    assert [weights for weights, _ in one.evaluator.calls] == [3.0, 6.0, 7.0]
-    seeds = [derive_seed(0, "eval", step, 0) for step in (60, 120, 140)]
+    assert [weights for weights, _ in one.evaluator.calls] == [3.0, 3.0, 6.0, 7.0]
+    seeds = [derive_seed(0, "eval", step, look) for step, look in ((60, 0), (60, 1), (120, 0), (140, 0))]
     assert [seed for _, seed in one.evaluator.calls] == seeds
 
 
@@ -340,8 +355,9 @@ REPLAY: dict[str, Any] = {"buffer_size": 500, "learning_starts": 20, "batch_size
 
 @pytest.mark.parametrize("agent", agent_names())
 def test_every_agent_runs_in_one_process(run_quietly: Run, tmp_path: Path, agent: str) -> None:
-    env = "TensorPendulum" if agent == "sac" else "TensorCartPole"
-    extra = REPLAY if agent in ("dqn", "sac") else {}
+    entry = find_agent(agent)
+    env = "TensorPendulum" if "discrete" not in entry.agent.actions else "TensorCartPole"
+    extra = REPLAY if entry.agent.data == "replay" else {}
     result = run_quietly(agent, env, run_dir=tmp_path / "r", num_envs=2, max_steps=64, **SMALL, **extra)
     assert result.summary["stop_reason"] == "max_steps"
     assert result.summary["env_steps"] == 64 or agent in ("ppo",)
@@ -361,11 +377,13 @@ def test_saved_best_policy_reproduces_its_score(run_quietly: Run, tmp_path: Path
     )  # fmt: skip
     rows = [row for row in read_metrics(tmp_path / "r") if row["kind"] == "eval"]
     assert len(rows) > 3 and len({row["eval/mean"] for row in rows}) > 1
-    assert result.best_return == max(float(row["eval/mean"] or 0) for row in rows)
+    best = next(row for row in rows if row["env_steps"] == result.summary["best_step"])
+    assert result.best_return == best["eval/mean"] and best["eval/episodes"] == 10  # confirmed on as many again
     policy = TrainedPolicy.load(tmp_path / "r")
-    seed = derive_seed(3, "eval", result.summary["best_step"], 0)
-    assert policy.evaluate(episodes=5, seed=seed).mean == result.best_return
-    assert policy.evaluate(episodes=5, seed=seed + 1).mean != result.best_return
+    seeds = [derive_seed(3, "eval", result.summary["best_step"], look) for look in (0, 1)]
+    again = policy.evaluate(episodes=5, seed=seeds[0]) + policy.evaluate(episodes=5, seed=seeds[1])
+    assert again.mean == result.best_return
+    assert policy.evaluate(episodes=5, seed=seeds[0] + 1).mean != result.best_return
 
 
 def test_logged_training_return_is_a_reward(run_quietly: Run, tmp_path: Path) -> None:

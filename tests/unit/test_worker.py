@@ -297,7 +297,7 @@ def test_a_replay_agent_normalises_observations() -> None:
 
 @pytest.mark.parametrize("agent", agent_names())
 def test_learner_continues_from_its_state(agent: str, hash_state: Callable[[Any], str]) -> None:
-    env_id = "TensorPendulum" if agent == "sac" else "TensorCartPole"
+    env_id = "TensorCartPole" if "discrete" in find_agent(agent).agent.actions else "TensorPendulum"
     kind = find_agent(agent).config
     small: dict[str, Any] = {"hidden": (4,), "normalize_obs": True, "lr_schedule": "linear", "batch_size": 8}
     if find_agent(agent).agent.data == "replay":

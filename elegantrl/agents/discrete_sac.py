@@ -1,0 +1,68 @@
+"""Soft actor-critic for discrete actions: expectations over all actions take the place of samples.
+
+Christodoulou 2019 (arXiv:1910.07207). Axes: B minibatch rows, E critics, A actions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..nets.layers import mlp
+from ..settings import setting
+from ..types import EnvSpec, Metrics, Transition
+from .sac import AgentSAC, SACConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiscreteSACConfig(SACConfig):
+    """Settings of discrete SAC."""
+
+    hidden: tuple[int, ...] = setting((64, 64), ge=1)
+    target_entropy_frac: float = setting(0.3, ge=0.0, le=1.0)
+    """Entropy the temperature steers to, as a share of the largest possible one."""
+    alpha_init: float = setting(0.2, gt=0.0)
+
+
+class AgentDiscreteSAC(AgentSAC):
+    actions = frozenset({"discrete"})
+    config: DiscreteSACConfig
+    policy: Any
+
+    def __init__(self, spec: EnvSpec, config: DiscreteSACConfig, device: torch.device, seed: int):
+        super().__init__(spec, config, device, seed)
+        self.target_entropy = config.target_entropy_frac * math.log(spec.action_dim)
+
+    def make_policy(self, spec: EnvSpec, device: torch.device) -> Any:
+        return self.build_policy("categorical", spec, device)
+
+    def build_critic(self, spec: EnvSpec) -> nn.Module:
+        c = self.config
+        return mlp((spec.obs_dim, *c.hidden, spec.action_dim), c.activation, num_members=c.num_critics)  # -> [E, B, A]
+
+    def normal_like_action(self, batch: Transition) -> Tensor:
+        return batch.reward[:0]  # nothing is sampled
+
+    def warm_up(self, env_steps: int) -> None:
+        """The initial policy is almost uniform: its own actions are random enough."""
+
+    def q_taken(self, b: Transition) -> Tensor:
+        q_EBA = self.critic(self.policy.norm(b.obs))
+        return q_EBA.gather(-1, b.action.expand(q_EBA.shape[0], -1).unsqueeze(-1)).squeeze(-1)
+
+    def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
+        log_probs_BA = self.policy.dist(next_obs_BO).log_probs
+        q_BA = self.target_q(self.critic_target(self.policy.norm(next_obs_BO)))
+        return (log_probs_BA.exp() * (q_BA - self.log_alpha.exp() * log_probs_BA)).sum(-1)
+
+    def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
+        dist = self.policy.dist(b.obs)
+        with torch.no_grad():
+            q_BA = self.actor_q(self.critic(self.policy.norm(b.obs)))
+        cost_BA = self.log_alpha.exp().detach() * dist.log_probs - q_BA
+        loss = (dist.log_probs.exp() * cost_BA).sum(-1).mean()
+        return loss, {"loss/actor": loss.detach(), "policy/entropy": dist.entropy().detach().mean()}

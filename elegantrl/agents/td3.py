@@ -1,0 +1,96 @@
+"""Twin delayed DDPG (Fujimoto et al. 2018, arXiv:1802.09477); DDPG (Lillicrap et al. 2015, arXiv:1509.02971) in it.
+
+Axes: B minibatch rows, E critics, O obs, A action.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..nets.policies import DeterministicPolicy, Noise
+from ..settings import setting, tunable
+from ..types import EnvSpec, Metrics, Transition
+from .off_policy import ActorCriticConfig, AgentActorCritic
+from .optim import GradStep, Target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TD3Config(ActorCriticConfig):
+    """Settings of TD3."""
+
+    lr: float = tunable(1e-3, 1e-5, 1e-2, "log", gt=0.0)
+    actor_interval: int = setting(2, ge=1)
+    target_interval: int = setting(2, ge=1)
+    noise: Noise = "gaussian"
+    """What exploring adds to actions: `gaussian`, fresh at every step, or `ou` (Ornstein-Uhlenbeck), which drifts."""
+    noise_std: float = setting(0.1, ge=0.0)
+    """Standard deviation of that noise, in units of half the action range; with `ou` that of its increments."""
+    smooth_std: float = setting(0.2, ge=0.0)
+    """Standard deviation of the noise on the target's next action; 0 leaves that action as it is."""
+    smooth_clip: float = setting(0.5, ge=0.0)
+    """The noise on the target's next action is cut at plus and minus this."""
+
+
+class AgentTD3(AgentActorCritic):
+    config: TD3Config
+    policy: DeterministicPolicy
+
+    def __init__(self, spec: EnvSpec, config: TD3Config, device: torch.device, seed: int):
+        super().__init__(spec, config, device, seed)
+        noise = {"noise": config.noise, "noise_std": config.noise_std}
+        self.policy = self.build_policy("deterministic", spec, device, **noise)
+        self.actor_step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
+        self.policy_target = deepcopy(self.policy)
+        self.actor_target = Target(self.policy_target, self.actor_step)
+        self.actor_metrics: Metrics = {}
+
+    def schedule(self, env_steps: int) -> None:
+        super().schedule(env_steps)
+        self.policy.random_frac.fill_(float(env_steps < self.config.learning_starts))
+
+    def update(self, batch: Transition) -> Metrics:
+        """What the family does; the target actor moves whenever the target critics do."""
+        metrics = super().update(batch)
+        if self.num_updates % self.config.target_interval == 0:
+            self.actor_target.track(self.hypers.tau)
+        # Updates without an actor step report the latest one.
+        return self.actor_metrics | metrics
+
+    def update_actor(self, batch: Transition) -> Metrics:
+        self.actor_metrics = super().update_actor(batch)
+        return self.actor_metrics
+
+    def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
+        clip = self.config.smooth_clip
+        # The target actor's own normaliser is a stale copy: all networks see what the policy sees.
+        normed_BO = self.policy.norm(next_obs_BO)
+        smooth_BA = (self.config.smooth_std * noise_BA).clamp(-clip, clip)
+        action_BA = (self.policy_target.action(normed_BO) + smooth_BA).clamp(-1, 1)
+        q_EB: Tensor = self.critic_target(normed_BO, action_BA)
+        return q_EB.amin(0)
+
+    def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
+        normed_BO = self.policy.norm(b.obs)
+        q_EB = self.critic(normed_BO, self.policy.action(normed_BO))
+        loss = -q_EB[0].mean()  # the minimum is for targets: it keeps them from growing
+        return loss, {"loss/actor": loss.detach()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DDPGConfig(TD3Config):
+    """Settings of DDPG."""
+
+    num_critics: int = setting(1, ge=1)
+    actor_interval: int = setting(1, ge=1)
+    target_interval: int = setting(1, ge=1)
+    smooth_std: float = setting(0.0, ge=0.0)
+
+
+class AgentDDPG(AgentTD3):
+    """TD3 with one critic, no delay and no smoothing."""
+
+    config: DDPGConfig
