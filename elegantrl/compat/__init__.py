@@ -18,8 +18,8 @@ from .replay import ReplayBuffer
 Arguments = Config
 
 LATER = {
-    "AgentDDPG", "AgentTD3", "AgentModSAC", "AgentREDQ", "AgentMADDPG", "AgentMATD3", "AgentMAPPO", "AgentQMix",
-    "AgentVDN", "StockTradingEnv", "StockTradingVecEnv", "IsaacVecEnv", "IsaacOneEnv",
+    "AgentMADDPG", "AgentMATD3", "AgentMAPPO", "AgentQMix", "AgentVDN", "StockTradingEnv", "StockTradingVecEnv",
+    "IsaacVecEnv", "IsaacOneEnv",
 }  # fmt: skip
 """Documented names that are not here yet."""
 

@@ -22,6 +22,11 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "AgentDuelingDQN": ("dqn", {"dueling": True}),
     "AgentD3QN": ("dqn", {"double": True, "dueling": True}),
     "AgentSAC": ("sac", {}),
+    "AgentDiscreteSAC": ("discrete_sac", {}),
+    "AgentModSAC": ("mod_sac", {}),
+    "AgentREDQ": ("redq", {}),
+    "AgentDDPG": ("ddpg", {}),
+    "AgentTD3": ("td3", {}),
 }
 """Documented name -> registered agent and the settings that the name stands for."""
 

@@ -218,8 +218,8 @@ class Config(Settings):
     def _add_special(self, sections: dict[str, dict[str, Any]], values: dict[str, Any]) -> None:
         self._check_evaluation(values)
         flag = values.get("if_per_or_gae")
-        if self.if_off_policy and flag:
-            raise ConfigError(f"if_per_or_gae=True is not available: {REFUSED['if_use_per'][1]}; remove the line")
+        if self.if_off_policy and flag is not None:
+            sections["agent"]["prioritized"] = bool(flag)
         if not self.if_off_policy and flag is False:
             sections["agent"]["gae_lambda"] = 1.0  # without GAE an advantage is the whole return minus the value
         target = float("inf") if values.get("if_allow_break") is False else self.target_return

@@ -67,7 +67,10 @@ FIELDS = {
     "lambda_entropy": Field(("agent.entropy_coef",)),
     "explore_rate": Field(("agent.epsilon_end",)),
     "explore_noise_std": Field(("agent.noise_std",)),
-    "policy_noise_std": Field(("agent.target_noise_std",)),
+    "policy_noise_std": Field(("agent.smooth_std",)),
+    "if_use_per": Field(("agent.prioritized",)),
+    "per_alpha": Field(("agent.priority_alpha",)),
+    "per_beta": Field(("agent.priority_beta",)),
     "if_use_dueling": Field(("agent.dueling",)),
     "num_ensembles": Field(("agent.num_critics",)),
     "update_freq": Field(("agent.actor_interval",)),
@@ -116,9 +119,6 @@ UNUSED: dict[str, Any] = {
 """Accepted without effect, since a run does as much without being asked; docs/migration.md says how."""
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "if_use_per": (False, "there is no prioritised replay"),
-    "per_alpha": (None, "there is no prioritised replay"),
-    "per_beta": (None, "there is no prioritised replay"),
     "lambda_fit_cum_r": (0, "critics learn from temporal differences alone"),
     "criterion": (None, "each agent's loss is fixed"),
     "critic_tau": (None, "there is one target rate, soft_update_tau"),

@@ -25,7 +25,7 @@ class ReplayBuffer:
         num_seqs: int = 1, if_use_per: bool = False, if_discrete: bool = False,
     ) -> None:  # fmt: skip
         if if_use_per:
-            raise ConfigError("if_use_per=True is not available: there is no prioritised replay")
+            raise ConfigError("if_use_per=True is not available here; use elegantrl.data.prioritized")
         action = ActionSpec("discrete" if if_discrete else "continuous", action_dim)
         spec = EnvSpec("replay", (state_dim,), action, num_seqs)
         self.device = torch.device(device_of(gpu_id))

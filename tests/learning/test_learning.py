@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import elegantrl
+from elegantrl import registry
 from elegantrl.agents.dqn import AgentDQN, DQNConfig
 from elegantrl.agents.on_policy import Batch
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
@@ -54,7 +55,8 @@ class BlindDQN(AgentDQN):
         return torch.zeros_like(next_obs_BO[:, 0])
 
 
-def test_a_broken_agent_fails_the_same_test(tmp_path: Path) -> None:
+def test_a_broken_agent_fails_the_same_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_AGENTS", dict(registry._AGENTS))  # other tests count the agents
     register_agent("upside-down", UpsideDownPPO, PPOConfig)
     register_agent("blind", BlindDQN, DQNConfig)
     ppo = elegantrl.train(

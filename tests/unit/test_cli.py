@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import re
 import subprocess
@@ -339,14 +338,6 @@ def test_ctrl_c(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = cli("train", "ppo", "CartPole-v1")
     assert outcome.code == 130
     assert outcome.err == "elegantrl: interrupted at once; a run folder keeps its last commit\n"
-
-
-def test_skipped_commits_are_not_reported_twice(cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
-    cli("agents")
-    store_log = logging.getLogger("elegantrl.train.store")
-    store_log.warning("skipping commit %s", "c-1")
-    store_log.warning("removing incomplete %s", "x")
-    assert [record.getMessage() for record in caplog.records] == ["removing incomplete x"]
 
 
 # ---- what a person sees of a run
