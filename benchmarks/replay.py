@@ -77,8 +77,8 @@ def measure(num_rows: int, batch_size: int, n_step: int, draws: int, repeats: in
             timer("uniform_sample", lambda: uniform.sample(batch_size, GAMMA, n_step, generator))
             timer("add", lambda: prioritized.add(row))
             batch = timer("sample", lambda: prioritized.sample(batch_size, GAMMA, n_step, generator))
-            assert batch is not None and batch.index is not None
-            index, error = batch.index, batch.reward
+            assert batch is not None and batch.rows is not None
+            index, error = batch.rows, batch.reward
             timer("update_priorities", lambda index=index, error=error: prioritized.update_priorities(index, error))
         if repeat:  # the first one warms up
             for name, seconds in timer.seconds.items():

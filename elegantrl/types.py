@@ -81,7 +81,7 @@ class Transition(NamedTuple):
     discount: Tensor  # [B] gamma**n, 0 where the MDP ended
     next_obs: Tensor  # [B, O]
     weight: Tensor | None = None  # [B] importance weights, only of prioritised replay
-    index: Tensor | None = None  # type: ignore[assignment]  # [B] where the rows came from, to update their priorities
+    rows: Tensor | None = None  # [B] where in the buffer they came from, to update their priorities
 
 
 class Episodes(NamedTuple):

@@ -137,7 +137,7 @@ class PrioritizedReplay(ReplayBuffer):
         batch = self.gather(age_B, index_B % num_envs, gamma, n_step)
         priority_B = self.tree.leaves.index_select(0, index_B)
         # N and sum(p) are the same in all weights: division by the largest weight takes them out.
-        return batch._replace(weight=(priority_B.amin() / priority_B) ** self.beta, index=index_B)
+        return batch._replace(weight=(priority_B.amin() / priority_B) ** self.beta, rows=index_B)
 
     def update_priorities(self, index_B: Tensor, td_error_B: Tensor) -> None:
         """Give drawn rows the priority of their errors; of a row drawn twice the last error counts.

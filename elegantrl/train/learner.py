@@ -71,8 +71,8 @@ class Learner:
         for _ in range(due):
             batch = replay.sample(config.batch_size, self.agent.hypers.gamma, config.n_step, self.sampler)
             metrics = self.agent.update(batch)
-            if isinstance(replay, PrioritizedReplay) and batch.index is not None:
-                replay.update_priorities(batch.index, metrics.pop(TD_ERROR))
+            if isinstance(replay, PrioritizedReplay) and batch.rows is not None:
+                replay.update_priorities(batch.rows, metrics.pop(TD_ERROR))
         return metrics
 
     def state_dict(self) -> State:

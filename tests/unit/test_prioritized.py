@@ -74,8 +74,8 @@ def ring(capacity: int, lanes: int, alpha: float = 1.0, beta: float = 1.0) -> Pr
 def draw(buffer: PrioritizedReplay, batch_size: int, n_step: int = 1, seed: int = 0) -> tuple[Transition, Tensor]:
     """A minibatch, and the flat places in memory it came from."""
     batch = buffer.sample(batch_size, HALF, n_step, stream(seed))
-    assert batch.index is not None and batch.weight is not None
-    return batch, batch.index
+    assert batch.rows is not None and batch.weight is not None
+    return batch, batch.rows
 
 
 # ---- the tree
@@ -230,7 +230,7 @@ def test_rows_are_drawn_by_the_power_alpha_of_their_absolute_error(alpha: float)
     buffer.update_priorities(torch.arange(10), error)
     g, drawn = stream(), []
     for _ in range(5000):
-        index = buffer.sample(4, HALF, 1, g).index
+        index = buffer.sample(4, HALF, 1, g).rows
         assert index is not None
         drawn.append(index)
     counts = torch.cat(drawn).bincount(minlength=10)
@@ -422,11 +422,11 @@ def test_the_learner_hands_back_absolute_errors_and_keeps_metrics_scalar() -> No
 
     def watched_update(batch: Transition) -> Any:
         nonlocal seen
-        assert batch.index is not None and batch.weight is not None
+        assert batch.rows is not None and batch.weight is not None
         with torch.no_grad():
             target = batch.reward + batch.discount * learner.agent.next_value(batch.next_obs)  # type: ignore[operator]
             q = learner.agent.policy.q(batch.obs).gather(1, batch.action.unsqueeze(1)).squeeze(1)  # type: ignore[operator]
-        for i, error in zip(batch.index.tolist(), (q - target).tolist(), strict=True):
+        for i, error in zip(batch.rows.tolist(), (q - target).tolist(), strict=True):
             expected[i] = (abs(error) + EPSILON) ** 0.7
         seen += 1
         return update(batch)
