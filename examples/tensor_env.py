@@ -1,7 +1,7 @@
 """An environment of your own as tensor operations: thousands of lanes, no loop over them, CPU or GPU.
 
-    python examples/tensor_env.py                         # train PPO in it
-    elegantrl train ppo examples.tensor_env:Reach         # the same from the command line, in the repository's folder
+python examples/tensor_env.py                         # train PPO in it
+elegantrl train ppo examples.tensor_env:Reach         # the same from the command line, in the repository's folder
 """
 
 from __future__ import annotations

@@ -444,7 +444,7 @@ def test_the_errors_of_several_critics_are_averaged() -> None:
     x = torch.zeros(2)
     error = torch.tensor([[1.0, -3.0], [-2.0, 5.0]])
     weight = torch.tensor([1.0, 0.5])
-    batch = Transition(x, x, x, x, x, weight=weight, index=torch.arange(2))
+    batch = Transition(x, x, x, x, x, weight=weight, rows=torch.arange(2))
     loss, metrics = td_loss(error, error.square(), batch)
     assert metrics[TD_ERROR].tolist() == [1.5, 4.0]
     assert loss.tolist() == [(1 + 4.5) / 2, (4 + 12.5) / 2]
