@@ -59,6 +59,14 @@ TASKS = [
     Task("a2c", "TensorCartPole", 475, 500_000, 5),
     Task("sac", "TensorPendulum", -200, 20_000, 5),
     Task("ppo", "TensorPendulum", -200, 200_000, 5),
+    Task("double_dqn", "CartPole-v1", 475, 100_000, 3),
+    Task("dueling_dqn", "CartPole-v1", 475, 100_000, 3),
+    Task("d3qn", "CartPole-v1", 475, 100_000, 3),
+    Task("discrete_sac", "CartPole-v1", 475, 100_000, 3),
+    Task("ddpg", "Pendulum-v1", -180, 20_000, 3),
+    Task("td3", "Pendulum-v1", -180, 20_000, 3),
+    Task("mod_sac", "Pendulum-v1", -180, 20_000, 3),
+    Task("redq", "Pendulum-v1", -180, 8_000, 3),
 ]
 
 
