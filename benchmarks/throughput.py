@@ -28,7 +28,8 @@ from rich.table import Table
 
 from elegantrl.envs import make_env
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.train.run import keep_freed_memory, train
+from elegantrl.train.process import keep_freed_memory
+from elegantrl.train.run import train
 from elegantrl.train.worker import Worker
 from elegantrl.types import Weights
 

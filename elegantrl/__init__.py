@@ -10,7 +10,8 @@ from .envs import make_env
 from .envs.vec_env import check_env
 from .errors import ElegantRLError
 from .registry import register_agent
-from .train.run import RunResult, TrainedPolicy, train
+from .train.run import RunResult, train
+from .train.trained import TrainedPolicy
 
 __all__ = [
     "ElegantRLError",

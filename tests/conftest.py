@@ -15,7 +15,7 @@ import elegantrl
 from elegantrl.defaults import Recipe
 from elegantrl.train import metrics as metrics_module
 from elegantrl.train import plot as plot_module
-from elegantrl.train import run as run_module
+from elegantrl.train import resolve as resolve_module
 from elegantrl.train.run import RunResult
 from elegantrl.train.store import Store
 from elegantrl.types import ActionSpec, EnvSpec, Rollout
@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def run_quietly(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunResult]:
     """``elegantrl.train`` without tuned settings, and without pictures and event files, which cost more than a run."""
-    monkeypatch.setattr(run_module, "find_recipe", lambda *_: Recipe("none"))
+    monkeypatch.setattr(resolve_module, "find_recipe", lambda *_: Recipe("none"))
     monkeypatch.setattr(plot_module, "plot_run", lambda *_: None)
     monkeypatch.setattr(metrics_module, "_open_tensorboard", lambda *_: None)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ..errors import ConfigError, ElegantRLError, NonFinite, RoleError
 from ..train.evaluator import Score
-from ..train.run import TrainedPolicy
+from ..train.trained import TrainedPolicy
 from .display import Stdout
 from .parse import parse
 

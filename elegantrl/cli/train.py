@@ -16,7 +16,8 @@ from ..agents.base import AgentConfig
 from ..config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
 from ..registry import find_agent
-from ..train.run import RunResult, resolve_config, run_training
+from ..train.resolve import resolve_config
+from ..train.run import RunResult, run_training
 from .display import RunDisplay, Stdout
 from .parse import parse
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..agents.base import Agent
 from ..errors import CheckpointError, ConfigError
 from ..registry import agent_names, find_agent
-from ..train.run import TrainedPolicy
+from ..train.trained import TrainedPolicy
 from .fields import Settings, field_name
 
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -24,8 +24,10 @@ from ..config import RunConfig
 from ..envs import make_env
 from ..errors import ConfigError
 from ..registry import find_agent
-from ..train.run import RunResult, load_config, resolve_config, run_training
+from ..train.resolve import resolve_config
+from ..train.run import RunResult, run_training
 from ..train.store import Store
+from ..train.trained import load_config
 from .agents import DocumentedAgent, as_agent
 from .envs import MEASURED, BuiltEnv, BuiltSingleEnv, Origin, origin_of
 from .fields import FIELDS, FOR_ALL, HANDLED, REFUSED, UNUSED, Settings, UnknownField

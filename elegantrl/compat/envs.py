@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..envs import GymVecEnv, VecEnv, make_env
 from ..errors import ConfigError, SpecError, did_you_mean
-from ..train.run import env_name
+from ..train.resolve import env_name
 from .fields import UnknownField
 
 OLD_IDS = {

@@ -1,18 +1,13 @@
-"""A run from start to end: resolve the config, build the roles, train, leave a complete run folder."""
+"""A run from start to end: build the roles, train, leave a complete run folder."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import ctypes
 import json
 import math
 import platform
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,24 +17,22 @@ import numpy as np
 import torch
 
 from .. import __version__
-from ..config import SECTIONS, RunConfig, build_section, check_names
-from ..defaults import Recipe, find_recipe
+from ..config import RunConfig
 from ..envs import make_env
 from ..envs.vec_env import VecEnv
 from ..errors import CheckpointError, ConfigError
 from ..execute.base import Executor
 from ..execute.inline import InlineExecutor
-from ..nets.policies import FlatPolicy, Policy, PolicySpec
-from ..registry import find_agent
-from ..types import EnvSpec, Weights
-from .evaluator import Evaluator, Score
+from ..types import EnvSpec
+from .evaluator import Evaluator
 from .learner import Learner
 from .metrics import RunLog
-from .store import Commit, Store, load_weights, save_actor_pth, save_weights, write_atomic
-from .supervisor import Display, Progress, Roles, Supervisor
+from .process import keep_freed_memory, pick_device, stop_on_signals
+from .resolve import env_name, resolve_config, split_overrides
+from .store import Commit, Store, write_atomic
+from .supervisor import Display, Roles, Supervisor
+from .trained import TrainedPolicy, load_config, save_best
 from .worker import Worker
-
-BEST_FILE = "best.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,45 +50,6 @@ class RunResult:
 
     def load_policy(self) -> TrainedPolicy:
         return TrainedPolicy.load(self.run_dir)
-
-
-# ---- from a few words to a complete config
-
-
-def resolve_config(
-    agent: str, env: str, overrides: dict[str, dict[str, Any]] | None = None
-) -> tuple[RunConfig, Recipe]:
-    """The agent's own defaults, then the tuned settings for this environment, then ``overrides`` by section."""
-    entry, recipe = find_agent(agent), find_recipe(agent.lower(), env)
-    overrides = overrides or {}
-    check_names(overrides, ["agent", *SECTIONS], "")
-    agent_data = {**recipe.sections.get("agent", {}), **overrides.get("agent", {})}
-    agent_config = build_section(entry.config, {**entry.preset, **agent_data})
-    sections: dict[str, Any] = {
-        name: build_section(
-            kind,
-            ({"id": env} if name == "env" else {}) | recipe.sections.get(name, {}) | overrides.get(name, {}),
-        )
-        for name, kind in SECTIONS.items()
-    }
-    return RunConfig(agent_name=entry.name, agent=agent_config, **sections), recipe
-
-
-SHORT = {"num_envs": "env", **{f.name: "train" for f in fields(SECTIONS["train"])}}
-"""Settings that Python callers and the command line give without their section."""
-
-
-def split_overrides(agent: str, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Flat keyword settings by section; what is no run setting must be one of the agent."""
-    agent_names = [f.name for f in fields(find_agent(agent).config)]
-    overrides: dict[str, dict[str, Any]] = {}
-    for name, value in settings.items():
-        if name in SECTIONS:
-            overrides.setdefault(name, {}).update(value)
-        else:
-            check_names({name: value}, [*SHORT, *agent_names, *SECTIONS], "")
-            overrides.setdefault(SHORT.get(name, "agent"), {})[name] = value
-    return overrides
 
 
 def train(
@@ -126,17 +80,6 @@ def train(
         config, _ = resolve_config(agent, env_name(env), split_overrides(agent, settings))
         source = env
     return run_training(config, source, run_dir, resume, display or Silent())
-
-
-def env_name(env: Any) -> str:
-    """What to call an environment in the config: its id, or the address of its class or function."""
-    if isinstance(env, str):
-        return env
-    gym_id = getattr(getattr(env, "spec", None), "id", None)
-    if gym_id is not None:
-        return str(gym_id)
-    thing = env if hasattr(env, "__qualname__") else type(env)
-    return f"{thing.__module__}:{thing.__qualname__}"
 
 
 class Silent:
@@ -291,15 +234,6 @@ def find_commit(store: Store, config: RunConfig) -> Commit:
     return commit
 
 
-def load_config(folder: Path) -> RunConfig:
-    """The config a run folder was made with."""
-    try:
-        return RunConfig.from_yaml((folder / "config.yaml").read_text())
-    except (OSError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise CheckpointError(f"{folder}/config.yaml cannot be read ({text}); is {folder} a run folder?") from None
-
-
 def first_difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
     """``agent.lr is 0.001 there and 0.003 here`` for what differs, agent and environment before their settings."""
     there, here = (
@@ -310,22 +244,6 @@ def first_difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
         if there.get(name) != here.get(name):
             return f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
     return "no difference"
-
-
-def pick_device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"train.device={name!r} is no device; use cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"train.device={name!r} is not supported; use cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"train.device={name!r} needs a CUDA device and there is none; use --device cpu"
-            if torch.cuda.device_count() == 0
-            else f"train.device={name!r} is beyond the {torch.cuda.device_count()} CUDA devices here; use a lower one"
-        )
-    return device
 
 
 def commit_info(config: RunConfig, exactness: str) -> dict[str, Any]:
@@ -373,103 +291,6 @@ def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str)
 
 def _json_number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def save_best(folder: Path, spec: PolicySpec, flat: torch.Tensor, state: Progress) -> None:
-    """The best policy so far under its two names; a run that dies later still leaves it."""
-    about = {"env_steps": str(state.best_step), "mean": str(state.best_mean)}
-    policy = FlatPolicy(spec, torch.device("cpu")).load(flat.cpu())
-    save_weights(folder / BEST_FILE, policy.state_dict(), {"policy": json.dumps(asdict(spec)), **about})
-    save_actor_pth(folder / "actor.pth", policy.state_dict())
-
-
-# ---- using what was trained
-
-
-class TrainedPolicy:
-    """The best policy of a run, ready to act and to be judged."""
-
-    def __init__(self, policy: Policy, spec: PolicySpec, config: RunConfig):
-        self.policy, self.spec, self.config = policy, spec, config
-
-    @classmethod
-    def load(cls, run_dir: str | Path) -> TrainedPolicy:
-        """From a run folder; nothing is unpickled."""
-        folder = Path(run_dir)
-        if not folder.is_dir():
-            raise CheckpointError(f"there is no run folder {folder}; check the path")
-        config = load_config(folder)
-        if not (folder / BEST_FILE).exists():
-            raise CheckpointError(f"{folder} holds no trained policy yet; let the run finish or resume it")
-        tensors, about = load_weights(folder / BEST_FILE)
-        try:
-            spec = PolicySpec(**json.loads(about["policy"]))
-            policy = spec.build()
-            policy.load_state_dict(tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            text = " ".join(str(error).split())
-            raise CheckpointError(f"{folder / BEST_FILE} does not hold a policy of this version: {text}") from None
-        return cls(policy.requires_grad_(False), spec, config)
-
-    @torch.no_grad()
-    def act(self, obs: Any) -> np.ndarray:
-        """The best known action for one observation or a batch of them; continuous ones in [-1, 1]."""
-        x = torch.as_tensor(np.asarray(obs, dtype=np.float32))
-        batch = x.reshape(-1, self.spec.kwargs["obs_dim"])
-        action, _ = self.policy.act(batch, False, None)
-        return np.asarray(action.squeeze(0) if batch.shape[0] == 1 and x.dim() < 2 else action)
-
-    def evaluate(self, episodes: int = 20, seed: int = 0, env: Any = None) -> Score:
-        """Returns of ``episodes`` episodes without exploration."""
-        source = self.config.env.id if env is None else env
-        vec_env = make_env(source, episodes, device="cpu", **self.config.env.kwargs)
-        evaluator = Evaluator(vec_env, self.spec, self.config.eval.max_episode_steps)
-        try:
-            return evaluator.score(Weights(0, self.policy.to_flat()), seed)
-        finally:
-            evaluator.close()
-
-
-# ---- the process
-
-
-@contextlib.contextmanager
-def stop_on_signals(request: Callable[[str], None]) -> Iterator[None]:
-    """Turn the first Ctrl-C, SIGTERM or hang-up into a stop after a commit; a second one ends the process at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may install handlers; whoever runs this elsewhere keeps their own
-        return
-    names = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-    if hasattr(signal, "SIGHUP"):
-        names[signal.SIGHUP] = "terminated"
-    old = {number: signal.getsignal(number) for number in names}
-    old = {number: handler for number, handler in old.items() if handler is not signal.SIG_IGN}  # nohup stays in force
-
-    def handle(number: int, _: Any) -> None:
-        request(names[signal.Signals(number)])
-        for other, handler in old.items():
-            signal.signal(other, handler if callable(handler) else signal.SIG_DFL)
-
-    for number in old:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep freed tensors instead of returning their pages to the system at every free: +10 to 20 % speed."""
-    if sys.platform != "linux":
-        return
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        m_trim_threshold, m_mmap_threshold = -1, -3
-        libc.mallopt(m_mmap_threshold, 1 << 30)
-        libc.mallopt(m_trim_threshold, 1 << 30)
-    except (OSError, AttributeError):  # another libc: nothing to tune
-        return
 
 
 def _copy_of_instance(env: Any) -> Any:

@@ -18,7 +18,7 @@ import torch
 from elegantrl.cli.main import main
 from elegantrl.train import metrics as metrics_module
 from elegantrl.train import plot as plot_module
-from elegantrl.train.run import stop_on_signals
+from elegantrl.train.process import stop_on_signals
 from elegantrl.train.store import Store
 
 LoadCommit = Callable[[Path], dict[str, Any]]

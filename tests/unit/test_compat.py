@@ -37,7 +37,7 @@ from elegantrl.agents.ppo import PPOConfig
 from elegantrl.compat.envs import OLD_IDS
 from elegantrl.compat.fields import ALIASES, FIELDS, HANDLED, NAMES, REFUSED, UNUSED
 from elegantrl.errors import CheckpointError, ConfigError, SpecError
-from elegantrl.train.run import resolve_config
+from elegantrl.train.resolve import resolve_config
 
 
 @pytest.fixture(autouse=True)

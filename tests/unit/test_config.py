@@ -17,7 +17,7 @@ from elegantrl.defaults import find_recipe, tuned_environments
 from elegantrl.errors import ConfigError, did_you_mean
 from elegantrl.registry import agent_names, find_agent
 from elegantrl.settings import Section
-from elegantrl.train.run import resolve_config, split_overrides
+from elegantrl.train.resolve import resolve_config, split_overrides
 
 
 def config_of(agent: str, **changes: Any) -> RunConfig:

@@ -16,7 +16,7 @@ from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.config import RunConfig
 from elegantrl.errors import ConfigError
 from elegantrl.registry import agent_names, build_agent, find_agent, register_agent
-from elegantrl.train.run import resolve_config
+from elegantrl.train.resolve import resolve_config
 from elegantrl.types import EnvSpec
 
 CPU = torch.device("cpu")

@@ -23,9 +23,10 @@ from elegantrl.registry import agent_names, find_agent
 from elegantrl.rng import derive_seed
 from elegantrl.train.evaluator import Score
 from elegantrl.train.metrics import RunLog, read_metrics
-from elegantrl.train.run import Silent, TrainedPolicy
+from elegantrl.train.run import Silent
 from elegantrl.train.store import Store
 from elegantrl.train.supervisor import Progress, Roles, Supervisor
+from elegantrl.train.trained import TrainedPolicy
 from elegantrl.types import Episodes, Fragment, Metrics, Rollout, State, Weights
 
 Run = Callable[..., elegantrl.RunResult]

@@ -19,7 +19,8 @@ from elegantrl.envs import VecEnv, make_env
 from elegantrl.errors import ConfigError, SpecError
 from elegantrl.nets.normalize import ObsNorm
 from elegantrl.nets.policies import POLICIES, DeterministicPolicy, PolicySpec, SquashedPolicy
-from elegantrl.train.run import RunResult, resolve_config
+from elegantrl.train.resolve import resolve_config
+from elegantrl.train.run import RunResult
 from elegantrl.train.worker import Worker
 from elegantrl.types import ActionSpec, EnvSpec, Metrics, State, Step, Transition, Weights
 

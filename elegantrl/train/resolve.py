@@ -1,0 +1,57 @@
+"""From a few words to a complete config: built-in defaults, then tuned settings, then what the caller says."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from ..config import SECTIONS, RunConfig, build_section, check_names
+from ..defaults import Recipe, find_recipe
+from ..registry import find_agent
+
+
+def resolve_config(
+    agent: str, env: str, overrides: dict[str, dict[str, Any]] | None = None
+) -> tuple[RunConfig, Recipe]:
+    """The agent's own defaults, then the tuned settings for this environment, then ``overrides`` by section."""
+    entry, recipe = find_agent(agent), find_recipe(agent.lower(), env)
+    overrides = overrides or {}
+    check_names(overrides, ["agent", *SECTIONS], "")
+    agent_data = {**recipe.sections.get("agent", {}), **overrides.get("agent", {})}
+    agent_config = build_section(entry.config, {**entry.preset, **agent_data})
+    sections: dict[str, Any] = {
+        name: build_section(
+            kind,
+            ({"id": env} if name == "env" else {}) | recipe.sections.get(name, {}) | overrides.get(name, {}),
+        )
+        for name, kind in SECTIONS.items()
+    }
+    return RunConfig(agent_name=entry.name, agent=agent_config, **sections), recipe
+
+
+SHORT = {"num_envs": "env", **{f.name: "train" for f in fields(SECTIONS["train"])}}
+"""Settings that Python callers and the command line give without their section."""
+
+
+def split_overrides(agent: str, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Flat keyword settings by section; what is no run setting must be one of the agent."""
+    agent_names = [f.name for f in fields(find_agent(agent).config)]
+    overrides: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        if name in SECTIONS:
+            overrides.setdefault(name, {}).update(value)
+        else:
+            check_names({name: value}, [*SHORT, *agent_names, *SECTIONS], "")
+            overrides.setdefault(SHORT.get(name, "agent"), {})[name] = value
+    return overrides
+
+
+def env_name(env: Any) -> str:
+    """What to call an environment in the config: its id, or the address of its class or function."""
+    if isinstance(env, str):
+        return env
+    gym_id = getattr(getattr(env, "spec", None), "id", None)
+    if gym_id is not None:
+        return str(gym_id)
+    thing = env if hasattr(env, "__qualname__") else type(env)
+    return f"{thing.__module__}:{thing.__qualname__}"
