@@ -141,7 +141,7 @@ def test_seeds_become_one_curve_and_groups_get_colours(tmp_path: Path, figures: 
     plot_runs([*seeds, other], tmp_path / "out.png")
     assert texts(figures[0]) == [
         "CartPole-v1",
-        "interquartile mean over seeds, 95 % bootstrap band",
+        "interquartile mean over seeds, 95 % bootstrap band; a run that has ended keeps its last score",
         "target 475",
         "PPO (5 seeds)",
         "DQN (1 seed)",
