@@ -205,7 +205,7 @@ def _worker(env_id: str, num_envs: int) -> tuple[Worker, Weights, Any]:
     sizes = {"obs_dim": env.spec.obs_dim, "action_dim": env.spec.action_dim}
     spec = PolicySpec(kind, {**sizes, "hidden": (64, 64), "activation": "tanh"})
     worker = Worker(env, spec, seed=0)
-    return worker, Weights(0, worker.policy.flat.clone()), worker.policy.policy
+    return worker, Weights(0, worker.policy.flat.clone()), spec.build()  # the raw policy: plain torch modules
 
 
 def _raw_env(env_id: str, num_envs: int, worker: Worker, actions: list[Any]) -> tuple[Any, Any]:

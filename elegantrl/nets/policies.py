@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 
 from ..types import State
 from .distributions import Categorical, DiagGaussian, squash
-from .layers import Activation, Init, flatten_, mlp
+from .layers import Activation, Init, Stack, flatten_, mlp
 from .normalize import ObsNorm
 
 Noise = Literal["gaussian", "ou"]
@@ -73,6 +73,9 @@ class FlatPolicy:
         with torch.random.fork_rng(devices=[]):
             self.policy = spec.build().to(device).requires_grad_(False)
         self.flat = flatten_(self.policy.tensors())
+        for module in self.policy.modules():
+            if isinstance(module, Stack):
+                module.freeze()
 
     def load(self, flat: Tensor) -> Policy:
         self.flat.copy_(flat)

@@ -204,3 +204,16 @@ def test_squashed_policy_bounds_its_standard_deviation() -> None:
     _, logp = policy.sample(torch.zeros(1, 1), torch.zeros(1, 1))
     # At the mean 0 the density is that of a normal with log std 2, the upper bound.
     assert logp.item() == pytest.approx(-2.0 - 0.9189385, abs=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "silu", "elu"])
+@pytest.mark.parametrize("kind", sorted(POLICIES))
+def test_a_flat_copy_acts_bit_for_bit_like_the_policy_itself(kind: str, activation: str) -> None:
+    """A copy holds on to its weight tensors for speed; it must follow every new version and change no bit."""
+    spec = PolicySpec(kind, {"obs_dim": 4, "action_dim": 2, "hidden": (16, 16), "activation": activation})
+    obs, copy = torch.randn(8, 4), FlatPolicy(spec, torch.device("cpu"))
+    for _ in range(2):
+        policy = spec.build()
+        mine = policy.act(obs, True, torch.Generator().manual_seed(1))
+        theirs = copy.load(policy.to_flat()).act(obs, True, torch.Generator().manual_seed(1))
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
