@@ -154,9 +154,8 @@ class Supervisor:
             self.log_training(speed.restart(self.state.env_steps))
         if self.state.last_eval < self.state.env_steps and reason not in ("interrupted", "terminated"):
             self.evaluate()
-        if (
-            self.state.best_mean == -math.inf
-        ):  # stopped before the first evaluation: the newest policy is the best known
+        if self.state.best_mean == -math.inf:
+            # Stopped before the first evaluation: the newest policy is the best known.
             self.best_flat = self.weights.flat
         self.state.wall_seconds = self._seconds_before + time.monotonic() - started
         self.commit(must_succeed=True)
