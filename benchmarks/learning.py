@@ -67,6 +67,14 @@ TASKS = [
     Task("td3", "Pendulum-v1", -180, 20_000, 3),
     Task("mod_sac", "Pendulum-v1", -180, 20_000, 3),
     Task("redq", "Pendulum-v1", -180, 8_000, 3),
+    Task("dqn", "Acrobot-v1", -100, 150_000, 3),
+    Task("double_dqn", "Acrobot-v1", -100, 150_000, 3),
+    Task("dueling_dqn", "Acrobot-v1", -100, 150_000, 3),
+    Task("d3qn", "Acrobot-v1", -100, 150_000, 3),
+    Task("ppo", "Acrobot-v1", -100, 150_000, 3),
+    Task("d3qn", "LunarLander-v3", 200, 300_000, 3),
+    Task("sac", "HalfCheetah-v5", 5500, 150_000, 3),
+    Task("td3", "HalfCheetah-v5", 4500, 150_000, 3),
 ]
 
 

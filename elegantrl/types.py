@@ -84,6 +84,14 @@ class Transition(NamedTuple):
     rows: Tensor | None = None  # [B] where in the buffer they came from, to update their priorities
 
 
+class Windows(NamedTuple):
+    """L stretches of K steps from the best of recent episodes, for the H-term."""
+
+    obs: Tensor  # [L, K, O]
+    action: Tensor  # [L, K] or [L, K, A]
+    weight: Tensor  # [L, K] gamma_h^k times the reward scaled to [0, 1]
+
+
 class Episodes(NamedTuple):
     """The K training episodes that ended within a fragment, on the host."""
 

@@ -16,7 +16,10 @@ from ..nets.policies import Policy, PolicySpec
 from ..rng import torch_stream
 from ..settings import Section, setting, tunable
 from ..types import EnvSpec, Metrics, State
+from .h_term import HTerm, HTermConfig
 from .optim import GradStep
+
+Schedule = Literal["constant", "linear"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +32,7 @@ class AgentConfig(Section):
     """Discount per environment step."""
     lr: float = tunable(3e-4, 1e-5, 1e-2, "log", gt=0.0)
     """Learning rate of Adam."""
-    lr_schedule: Literal["constant", "linear"] = "constant"
+    lr_schedule: Schedule = "constant"
     """`linear` lets the learning rate fall to zero over `schedule_steps`."""
     schedule_steps: int = setting(100_000, ge=1)
     """Environment steps over which schedules run. A schedule never depends on when a run is stopped."""
@@ -45,6 +48,8 @@ class AgentConfig(Section):
     """Rewards are multiplied by this before learning; reported returns are not."""
     normalize_obs: bool = False
     """Give networks observations with mean 0 and variance 1, measured while training."""
+    layer_norm: bool = False
+    """Layer-normalise the hidden layers of networks that estimate values."""
     horizon: int = setting(32, ge=1)
     """Steps each environment takes between two learning phases."""
 
@@ -75,6 +80,8 @@ class Agent(nn.Module, ABC):
 
     policy: Policy
     policy_spec: PolicySpec
+    h_term: HTerm | None
+    """The Hamiltonian term of the policy's loss, where it is switched on."""
 
     def __init__(self, spec: EnvSpec, config: AgentConfig, device: torch.device, seed: int):
         super().__init__()
@@ -89,6 +96,9 @@ class Agent(nn.Module, ABC):
         self.generator = torch_stream(seed, "agent", device=device)
         self.num_updates = 0
         self.obs_stats = RunningStats(spec.obs_dim, device) if config.normalize_obs else None
+        self.h_term = None
+        if isinstance(config, HTermConfig) and config.h_term:
+            self.h_term = HTerm(config, spec, device)
 
     @abstractmethod
     def update(self, batch: Any) -> Metrics:
@@ -104,10 +114,13 @@ class Agent(nn.Module, ABC):
 
     def schedule(self, env_steps: int) -> None:
         """Set what follows a schedule for the update at this many environment steps."""
-        falling = self.config.lr_schedule == "linear"
-        left = max(0.0, 1.0 - env_steps / self.config.schedule_steps) if falling else 1.0
+        left = self.share_left(self.config.lr_schedule, env_steps)
         for step in self.grad_steps().values():
             step.lr.copy_(self.hypers.lr * left)
+
+    def share_left(self, schedule: Schedule, env_steps: int) -> float:
+        """What a schedule leaves of its value by now."""
+        return 1.0 if schedule == "constant" else max(0.0, 1.0 - env_steps / self.config.schedule_steps)
 
     def grad_steps(self) -> dict[str, GradStep]:
         """The optimisers by attribute name."""

@@ -42,7 +42,8 @@ class AgentDiscreteSAC(AgentSAC):
 
     def build_critic(self, spec: EnvSpec) -> nn.Module:
         c = self.config
-        return mlp((spec.obs_dim, *c.hidden, spec.action_dim), c.activation, num_members=c.num_critics)  # -> [E, B, A]
+        sizes = (spec.obs_dim, *c.hidden, spec.action_dim)
+        return mlp(sizes, c.activation, init=c.init, num_members=c.num_critics, normed=c.layer_norm)  # -> [E, B, A]
 
     def normal_like_action(self, batch: Transition) -> Tensor:
         return batch.reward[:0]  # nothing is sampled

@@ -45,7 +45,7 @@ class AgentDQN(Agent):
 
     def __init__(self, spec: EnvSpec, config: DQNConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        self.policy = self.build_policy("q", spec, device, dueling=config.dueling)
+        self.policy = self.build_policy("q", spec, device, dueling=config.dueling, layer_norm=config.layer_norm)
         self.step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
         self.policy_target = deepcopy(self.policy)
         self.target = Target(self.policy_target, self.step)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from ..nets.critics import EnsembleCritic
 from ..settings import Section, setting, tunable
 from ..types import EnvSpec, Metrics, Transition
 from .base import Agent, AgentConfig
+from .h_term import HTermConfig
 from .optim import GradStep, Target
 
 
@@ -67,15 +69,30 @@ TD_ERROR = "td_error"
 """The one metric that is not a scalar: absolute errors [B], which the learner takes out for the replay buffer."""
 
 
+Aggregate = Literal["min", "mean", "subset"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ActorCriticConfig(ReplayConfig):
+class ActorCriticConfig(ReplayConfig, HTermConfig):
     """Settings of continuous actor-critics with replay."""
 
     hidden: tuple[int, ...] = setting((256, 256), ge=1)
     num_critics: int = setting(2, ge=1)
     """Independent critics in the ensemble."""
+    target_critics: Aggregate = "min"
+    """What the critics say of a target: their `min`imum (against over-estimation), their `mean` (against variance), or
+    the minimum of a random `subset`, drawn anew for every update."""
+    subset_size: int = setting(2, ge=1)
+    """Critics in that random subset."""
     actor_interval: int = setting(1, ge=1)
     """Critic updates per actor update."""
+
+    def __post_init__(self) -> None:
+        ReplayConfig.__post_init__(self)
+        if self.target_critics == "subset" and self.subset_size > self.num_critics:
+            raise ConfigError(
+                f"agent.subset_size={self.subset_size} is more than agent.num_critics={self.num_critics}; lower it"
+            )
 
 
 class AgentActorCritic(Agent):
@@ -83,6 +100,7 @@ class AgentActorCritic(Agent):
     hot = ("critic_loss", "actor_loss")
     actions = frozenset({"continuous"})
     config: ActorCriticConfig
+    subset: Tensor
     actor_step: GradStep
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, device: torch.device, seed: int):
@@ -91,13 +109,20 @@ class AgentActorCritic(Agent):
         self.critic_step = GradStep(self.critic.parameters(), self.hypers.lr, config.max_grad_norm)
         self.critic_target = deepcopy(self.critic)
         self.target = Target(self.critic_target, self.critic_step)
+        if config.target_critics == "subset":
+            # A buffer, so that the loss stays a function of (parameters, buffers, batch).
+            self.register_buffer("subset", torch.arange(config.subset_size, device=device))
 
     def build_critic(self, spec: EnvSpec) -> nn.Module:
         c = self.config
-        return EnsembleCritic(spec.obs_dim, spec.action_dim, c.hidden, c.activation, c.num_critics)
+        sizes = (spec.obs_dim, spec.action_dim, c.hidden)
+        return EnsembleCritic(*sizes, c.activation, c.num_critics, c.init, c.layer_norm)
 
     def update(self, batch: Transition) -> Metrics:
         """One critic step, an actor step if due, and target tracking."""
+        if self.config.target_critics == "subset":
+            order = torch.randperm(self.config.num_critics, generator=self.generator, device=self.subset.device)
+            self.subset.copy_(order[: len(self.subset)])
         loss, metrics = self.critic_loss(batch, self.normal_like_action(batch))
         metrics["critic/grad_norm"] = self.critic_step(loss)
         if self.actor_is_due(metrics):
@@ -113,6 +138,10 @@ class AgentActorCritic(Agent):
 
     def update_actor(self, batch: Transition) -> Metrics:
         loss, metrics = self.actor_loss(batch, self.normal_like_action(batch))
+        if self.h_term is not None:
+            energy = self.h_term(self.policy)
+            loss = loss + self.hypers.h_lambda * energy
+            metrics["h_term/energy"] = energy.detach()
         metrics["actor/grad_norm"] = self.actor_step(loss)
         return metrics
 
@@ -131,6 +160,12 @@ class AgentActorCritic(Agent):
     def q_taken(self, b: Transition) -> Tensor:
         """What the critics think of the actions that were taken [E, B]."""
         return self.critic(self.policy.norm(b.obs), b.action)
+
+    def target_q(self, q_EB: Tensor) -> Tensor:
+        """What the ensemble [E, B, ...] says of a target [B, ...]."""
+        if self.config.target_critics == "mean":
+            return q_EB.mean(0)
+        return (q_EB[self.subset] if self.config.target_critics == "subset" else q_EB).amin(0)
 
     @abstractmethod
     def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:

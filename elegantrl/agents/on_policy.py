@@ -12,15 +12,14 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
-from ..nets.critics import ValueNet
+from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import Categorical, DiagGaussian
 from ..nets.layers import Init
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
 from ..settings import setting, tunable
 from ..types import EnvSpec, Metrics, Rollout
-from .base import Agent, AgentConfig
+from .base import Agent, AgentConfig, Schedule
 from .optim import GradStep
 from .returns import gae, vtrace
 
@@ -41,6 +40,10 @@ class OnPolicyConfig(AgentConfig):
     """Weight of the value loss."""
     entropy_coef: float = tunable(0.0, 0.0, 0.05, ge=0.0)
     """Weight of the entropy bonus; larger explores more, 0 leaves it out of the run altogether."""
+    entropy_schedule: Schedule = "constant"
+    """`linear` lets that weight fall to zero over `schedule_steps`."""
+    normalize_value: bool = False
+    """Let the value network work in units of its targets' mean and deviation, so that their scale does not matter."""
     normalize_advantage: bool = True
     """Give advantages mean 0 and variance 1 over the whole rollout."""
     vtrace: bool = False
@@ -63,6 +66,7 @@ class AgentOnPolicy(Agent):
     ratio_in_loss: ClassVar[bool] = False
     """Whether ``policy_loss`` corrects for the policy that acted."""
     config: OnPolicyConfig
+    entropy_left: Tensor
     policy: CategoricalPolicy | GaussianPolicy
 
     def __init__(self, spec: EnvSpec, config: OnPolicyConfig, device: torch.device, seed: int):
@@ -71,13 +75,21 @@ class AgentOnPolicy(Agent):
             self.policy = self.build_policy("categorical", spec, device)
         else:
             self.policy = self.build_policy("gaussian", spec, device, log_std_init=config.log_std_init)
-        self.value = ValueNet(spec.obs_dim, config.hidden, config.activation, config.init).to(device)
+        value_net = ScaledValueNet if config.normalize_value else ValueNet
+        sizes = (spec.obs_dim, config.hidden)
+        self.value = value_net(*sizes, config.activation, config.init, config.layer_norm).to(device)
+        self.register_buffer("entropy_left", torch.ones((), device=device))
         params = [*self.policy.parameters(), *self.value.parameters()]
         self.step = GradStep(params, self.hypers.lr, config.max_grad_norm)
+
+    def schedule(self, env_steps: int) -> None:
+        super().schedule(env_steps)
+        self.entropy_left.fill_(self.share_left(self.config.entropy_schedule, env_steps))
 
     def update(self, batch: Rollout) -> Metrics:
         """Several epochs of minibatch steps on one rollout [T, N]."""
         rows = self.targets(batch)
+        self.value.observe(rows.value_target)
         metrics: Metrics = {}
         for _ in range(self.config.num_epochs):
             for part in self.minibatches(rows):
@@ -138,13 +150,17 @@ class AgentOnPolicy(Agent):
     def loss(self, b: Batch) -> tuple[Tensor, Metrics]:
         dist = self.policy.dist(b.obs)
         policy_loss, metrics = self.policy_loss(dist, b)
-        value_loss = 0.5 * mse_loss(self.value(self.policy.norm(b.obs)), b.value_target)
+        value_loss = self.value.loss(self.policy.norm(b.obs), b.value_target)
         loss = policy_loss + self.config.value_coef * value_loss
         metrics |= {"loss/policy": policy_loss.detach(), "loss/value": value_loss.detach()}
         if self.config.entropy_coef > 0:  # a term that is switched off is not worth a tenth of the update
             entropy = dist.entropy().mean()
-            loss = loss - self.hypers.entropy_coef * entropy
+            loss = loss - self.hypers.entropy_coef * self.entropy_left * entropy
             metrics["policy/entropy"] = entropy.detach()
+        if self.h_term is not None:
+            energy = self.h_term(self.policy)
+            loss = loss + self.hypers.h_lambda * energy
+            metrics["h_term/energy"] = energy.detach()
         return loss, metrics
 
     @abstractmethod

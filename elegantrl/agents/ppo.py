@@ -10,11 +10,12 @@ from torch import Tensor
 from ..nets.distributions import Categorical, DiagGaussian
 from ..settings import setting, tunable
 from ..types import Metrics
+from .h_term import HTermConfig
 from .on_policy import AgentOnPolicy, Batch, OnPolicyConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PPOConfig(OnPolicyConfig):
+class PPOConfig(OnPolicyConfig, HTermConfig):
     """Settings of PPO."""
 
     horizon: int = setting(128, ge=1)

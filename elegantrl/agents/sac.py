@@ -64,10 +64,6 @@ class AgentSAC(AgentActorCritic):
         self.alpha_step(self.log_alpha * (metrics["policy/entropy"] - self.target_entropy))
         return metrics | {"policy/alpha": self.log_alpha.detach().exp()}
 
-    def target_q(self, q_EB: Tensor) -> Tensor:
-        """What the ensemble says of a target [B]: the least, against over-estimation."""
-        return q_EB.amin(0)
-
     def actor_q(self, q_EB: Tensor) -> Tensor:
         """What the actor climbs [B]."""
         return q_EB.amin(0)

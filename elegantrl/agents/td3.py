@@ -71,7 +71,7 @@ class AgentTD3(AgentActorCritic):
         smooth_BA = (self.config.smooth_std * noise_BA).clamp(-clip, clip)
         action_BA = (self.policy_target.action(normed_BO) + smooth_BA).clamp(-1, 1)
         q_EB: Tensor = self.critic_target(normed_BO, action_BA)
-        return q_EB.amin(0)
+        return self.target_q(q_EB)
 
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
         normed_BO = self.policy.norm(b.obs)

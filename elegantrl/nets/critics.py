@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
 from .layers import Activation, Init, mlp
 
@@ -14,22 +15,78 @@ from .layers import Activation, Init, mlp
 class ValueNet(nn.Module):
     """State value V(s): [..., O] -> [...]."""
 
-    def __init__(self, obs_dim: int, hidden: tuple[int, ...], activation: Activation, init: Init):
+    def __init__(self, obs_dim: int, hidden: tuple[int, ...], activation: Activation, init: Init, normed: bool = False):
         super().__init__()
-        self.net = mlp((obs_dim, *hidden, 1), activation, init=init)
+        self.net = mlp((obs_dim, *hidden, 1), activation, init=init, normed=normed)
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.net(obs).squeeze(-1)
+
+    def loss(self, obs: Tensor, target: Tensor) -> Tensor:
+        """Half the mean square error."""
+        return 0.5 * mse_loss(self(obs), target)
+
+    def observe(self, target: Tensor) -> None:
+        """See new targets before learning from them."""
+
+
+class ScaledValueNet(ValueNet):
+    """A state value whose network works in units of the targets' own mean and deviation, whatever the rewards' scale.
+
+    When the two move, the last layer is rescaled so that no value changes (van Hasselt et al. 2016, arXiv:1602.07714).
+    """
+
+    mean: Tensor
+    std: Tensor
+    seen: Tensor
+    MEMORY = 100
+    """Target batches the statistics remember; older ones fade."""
+
+    def __init__(self, obs_dim: int, hidden: tuple[int, ...], activation: Activation, init: Init, normed: bool = False):
+        super().__init__(obs_dim, hidden, activation, init, normed)
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("std", torch.ones(()))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return torch.addcmul(self.mean, self.std, super().forward(obs))
+
+    def loss(self, obs: Tensor, target: Tensor) -> Tensor:
+        return 0.5 * mse_loss(super().forward(obs), (target - self.mean) / self.std)
+
+    @torch.no_grad()
+    def observe(self, target: Tensor) -> None:
+        self.seen.add_(1).clamp_(max=self.MEMORY)
+        share = 1 / self.seen  # an average at first, then a fading one
+        shift = target.mean() - self.mean
+        # Mean and variance of the mixture of what was known and what is new.
+        variance = (1 - share) * self.std.square() + share * target.var(correction=0)
+        variance += share * (1 - share) * shift.square()
+        mean, std = self.mean + share * shift, variance.sqrt().clamp(min=1e-3)
+        head = self.net[-1]
+        assert isinstance(head, nn.Linear)
+        head.weight *= self.std / std
+        head.bias.copy_((head.bias * self.std + self.mean - mean) / std)
+        self.mean.copy_(mean)
+        self.std.copy_(std)
 
 
 class EnsembleCritic(nn.Module):
     """E independent action values Q(s, a) in one batched product: [B, O], [B, A] -> [E, B]."""
 
     def __init__(
-        self, obs_dim: int, action_dim: int, hidden: tuple[int, ...], activation: Activation, num_critics: int
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden: tuple[int, ...],
+        activation: Activation,
+        num_critics: int,
+        init: Init = "default",
+        normed: bool = False,
     ):
         super().__init__()
-        self.net = mlp((obs_dim + action_dim, *hidden, 1), activation, num_members=num_critics)
+        sizes = (obs_dim + action_dim, *hidden, 1)
+        self.net = mlp(sizes, activation, init=init, num_members=num_critics, normed=normed)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)).squeeze(-1)

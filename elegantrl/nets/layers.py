@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm
 
 Activation = Literal["relu", "tanh", "silu", "elu"]
 Init = Literal["default", "orthogonal"]
@@ -40,6 +41,18 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias, x, self.weight)
 
 
+class EnsembleLayerNorm(nn.Module):
+    """Layer normalisation with its own gain and offset per member: [E, B, K] -> [E, B, K]."""
+
+    def __init__(self, num_members: int, num_features: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_members, 1, num_features))
+        self.bias = nn.Parameter(torch.zeros(num_members, 1, num_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.bias, self.weight, layer_norm(x, x.shape[-1:]))
+
+
 class Stack(nn.Sequential):
     """Layers in a row. Calling ``forward`` spares the hook machinery of each, a tenth of the time at acting sizes."""
 
@@ -50,20 +63,23 @@ class Stack(nn.Sequential):
 
     def freeze(self) -> None:
         """Hold on to the present weight tensors: a third off each call, for a copy whose storage never moves again."""
-        steps: list[tuple[Tensor, Tensor, nn.Module | None]] = []
-        for layer, activation in zip_longest(list(self)[::2], list(self)[1::2]):
-            if not isinstance(layer, nn.Linear):
-                return
-            steps.append((layer.bias, layer.weight.t(), activation))
+        steps: list[Callable[[Tensor], Tensor]] = []
+        for layer in self:
+            if isinstance(layer, nn.Linear):
+                steps.append(partial(_linear, layer.bias, layer.weight.t()))
+            else:
+                steps.append(layer.forward)
 
         def run(x: Tensor) -> Tensor:
-            for bias, weight, activation in steps:
-                x = torch.addmm(bias, x, weight)
-                if activation is not None:
-                    x = activation.forward(x)
+            for step in steps:
+                x = step(x)
             return x
 
         self.forward = run  # type: ignore[method-assign]
+
+
+def _linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    return torch.addmm(bias, x, weight)
 
 
 def mlp(
@@ -73,29 +89,35 @@ def mlp(
     init: Init = "default",
     head_gain: float = 1.0,
     num_members: int | None = None,
+    normed: bool = False,
 ) -> nn.Sequential:
     """Linear layers with an activation between them; a stack of ``num_members`` of them if given.
 
-    With orthogonal initialisation hidden layers have gain sqrt(2) and the last one ``head_gain``.
+    With orthogonal initialisation hidden layers have gain sqrt(2) and the last one ``head_gain``; if ``normed``, what
+    goes into an activation is layer-normalised.
     """
     layers: list[nn.Module] = []
+    linears: list[nn.Linear | EnsembleLinear] = []
     for num_inputs, num_outputs in pairwise(sizes):
+        if linears:  # between two linear layers
+            if normed:
+                layers.append(
+                    nn.LayerNorm(num_inputs) if num_members is None else EnsembleLayerNorm(num_members, num_inputs)
+                )
+            layers.append(ACTIVATIONS[activation]())
         if num_members is None:
-            layers.append(nn.Linear(num_inputs, num_outputs))
+            linears.append(nn.Linear(num_inputs, num_outputs))
         else:
-            layers.append(EnsembleLinear(num_members, num_inputs, num_outputs))
-        layers.append(ACTIVATIONS[activation]())
-    layers.pop()
+            linears.append(EnsembleLinear(num_members, num_inputs, num_outputs))
+        layers.append(linears[-1])
     if init == "orthogonal":
-        linears = layers[::2]
         for layer in linears:
             orthogonal_(layer, head_gain if layer is linears[-1] else math.sqrt(2))
     return Stack(*layers)
 
 
-def orthogonal_(layer: nn.Module, gain: float) -> None:
+def orthogonal_(layer: nn.Linear | EnsembleLinear, gain: float) -> None:
     """Orthogonal weights and zero biases, per member of a stack."""
-    assert isinstance(layer, nn.Linear | EnsembleLinear)
     for weight in layer.weight if isinstance(layer, EnsembleLinear) else [layer.weight]:
         nn.init.orthogonal_(weight, gain)
     nn.init.zeros_(layer.bias)

@@ -5,6 +5,7 @@ Axes: N lanes, B rows, O observation, A action.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -45,6 +46,14 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """Actions and their log-probabilities [N]; the best known action if not ``explore``."""
+
+    def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Log-probabilities [...] of actions above what the policy expects of its own.
+
+        Densities depend on the units of an action, this excess does not: a change of units shifts both alike. Only
+        the log-probability has a gradient.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no probabilities")
 
     def explore_state(self) -> State:
         """What exploration remembers of the steps before."""
@@ -100,6 +109,9 @@ class CategoricalPolicy(Policy):
     def dist(self, obs: Tensor) -> Categorical:
         return Categorical.from_logits(self.net(self.norm(obs)))
 
+    def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
+        return _excess(self.dist(obs), action)
+
     def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
         dist = self.dist(obs)
         action = dist.sample(generator) if explore else dist.mode()
@@ -126,6 +138,9 @@ class GaussianPolicy(Policy):
     def dist(self, obs: Tensor) -> DiagGaussian:
         return DiagGaussian(self.net(self.norm(obs)), self.log_std)
 
+    def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
+        return _excess(self.dist(obs), action)
+
     def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
         dist = self.dist(obs)
         action = dist.sample(generator) if explore else dist.mode()
@@ -137,6 +152,8 @@ class SquashedPolicy(Policy):
 
     random_frac: Tensor
     LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+    EDGE = 1 - 1e-4
+    """Stored actions are taken to lie within this: tanh has no inverse at 1."""
 
     def __init__(
         self,
@@ -157,6 +174,12 @@ class SquashedPolicy(Policy):
         mean, log_std = self.net(self.norm(obs)).chunk(2, -1)
         return squash(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX), noise_BA)
 
+    def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
+        mean, log_std = self.net(self.norm(obs)).chunk(2, -1)
+        # Before the squashing, whose slope at a given action is the same for every policy.
+        normal = DiagGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
+        return _excess(normal, action.clamp(-self.EDGE, self.EDGE).atanh())
+
     def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
         if not explore:
             mean, _ = self.net(self.norm(obs)).chunk(2, -1)
@@ -176,6 +199,8 @@ class DeterministicPolicy(Policy):
     random_frac: Tensor
     THETA = 0.15
     """How much of its Ornstein-Uhlenbeck noise a lane loses per step."""
+    LEAST_STD = 0.05
+    """Where a policy without noise still counts as a normal."""
 
     def __init__(
         self,
@@ -200,6 +225,11 @@ class DeterministicPolicy(Policy):
     def action(self, normed_obs: Tensor) -> Tensor:
         """Actions in [-1, 1] [B, A] for observations that are normalised already."""
         return self.net(normed_obs).tanh()
+
+    def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
+        # As the normal it explores with.
+        log_std = torch.full_like(action[..., :1], math.log(max(self.noise_std, self.LEAST_STD)))
+        return _excess(DiagGaussian(self.action(self.norm(obs)), log_std), action)
 
     def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
         action = self.action(self.norm(obs))
@@ -238,11 +268,12 @@ class QPolicy(Policy):
         init: Init = "default",
         normalize_obs: bool = False,
         dueling: bool = False,
+        layer_norm: bool = False,
     ):
         super().__init__(obs_dim, normalize_obs)
         self.dueling = dueling
         # One output more: the state value, in front of the advantages.
-        self.net = mlp((obs_dim, *hidden, action_dim + dueling), activation, init=init)
+        self.net = mlp((obs_dim, *hidden, action_dim + dueling), activation, init=init, normed=layer_norm)
         self.register_buffer("epsilon", torch.ones(()))
 
     def q(self, obs: Tensor) -> Tensor:
@@ -267,6 +298,10 @@ class QPolicy(Policy):
         coin = torch.empty_like(logp).uniform_(generator=generator) < self.epsilon
         uniform = torch.randint(q.shape[-1], greedy.shape, device=q.device, generator=generator)
         return torch.where(coin, uniform, greedy), logp
+
+
+def _excess(dist: Categorical | DiagGaussian, action: Tensor) -> Tensor:
+    return dist.log_prob(action) + dist.entropy().detach()
 
 
 POLICIES: dict[str, type[Policy]] = {

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from ..agents.base import Agent, AgentConfig
+from ..agents.h_term import HTermConfig
 from ..agents.off_policy import TD_ERROR, ReplayConfig
 from ..data.prioritized import PrioritizedReplay
 from ..data.replay import ReplayBuffer
 from ..data.rollout import join_fragments
+from ..data.trajectories import TrajectoryStore
 from ..nets.policies import PolicySpec
 from ..registry import build_agent, find_agent
 from ..rng import torch_stream
@@ -31,6 +33,9 @@ class Learner:
         if self.agent.data == "replay":
             self.replay = build_replay(cast(ReplayConfig, config), spec, device)
             self.sampler = torch_stream(seed, "replay", device=device)
+        self.trajectories: TrajectoryStore | None = None
+        if self.agent.h_term is not None:
+            self.trajectories = TrajectoryStore(cast(HTermConfig, config).h_store, spec, device)
         self.agent.schedule(0)
 
     def policy_spec(self) -> PolicySpec:
@@ -49,6 +54,8 @@ class Learner:
         rollout = join_fragments(fragments)
         rollout = Rollout(*(x.to(self.device, non_blocking=True) for x in rollout))
         self.env_steps += rollout.reward.numel()
+        if self.trajectories is not None:
+            self.choose_windows(rollout, self.trajectories)
         if self.replay is not None:
             metrics = self.learn_from_replay(rollout, self.replay)
         else:
@@ -56,6 +63,15 @@ class Learner:
         self.agent.schedule(self.env_steps)
         self.version += 1
         return metrics
+
+    def choose_windows(self, rollout: Rollout, trajectories: TrajectoryStore) -> None:
+        """Let the H-term learn from the best windows of what was lived through lately."""
+        config = cast(HTermConfig, self.config)
+        trajectories.add(rollout)
+        windows = trajectories.top_windows(config.h_windows, config.h_length, self.agent.hypers.h_gamma)
+        if windows is not None:
+            assert self.agent.h_term is not None
+            self.agent.h_term.load(windows)
 
     def learn_from_replay(self, rollout: Rollout, replay: ReplayBuffer) -> Metrics:
         """Store, then take the updates that the constant ratio of updates to steps asks for by now."""
@@ -80,6 +96,8 @@ class Learner:
         if self.replay is not None:
             state["replay"] = self.replay.state_dict()
             state["sampler"] = self.sampler.get_state()
+        if self.trajectories is not None:
+            state["trajectories"] = self.trajectories.state_dict()
         return state
 
     def load_state_dict(self, state: State) -> None:
@@ -88,11 +106,14 @@ class Learner:
         if self.replay is not None:
             self.replay.load_state_dict(state["replay"])
             self.sampler.set_state(state["sampler"].cpu())
+        if self.trajectories is not None:
+            self.trajectories.load_state_dict(state["trajectories"])
 
     def end_open_episodes(self, restarted: Sequence[np.ndarray]) -> None:
         """Cut the newest transition of every lane whose episode could not be continued after a resume."""
-        if self.replay is not None:
-            self.replay.truncate_newest(torch.from_numpy(np.concatenate(restarted)))
+        for store in (self.replay, self.trajectories):
+            if store is not None:
+                store.truncate_newest(torch.from_numpy(np.concatenate(restarted)))
 
     def close(self) -> None:
         """Nothing to release; executors call it on every role."""

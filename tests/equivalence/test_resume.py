@@ -21,6 +21,11 @@ REPLAY: dict[str, Any] = {"hidden": [8], "buffer_size": 90, "learning_starts": 3
 CASES = [
     pytest.param("ppo", "CartPole-v1", {**ON_POLICY, "num_epochs": 2, "normalize_obs": True}, id="ppo-1"),
     pytest.param("ppo", "CartPole-v1", {**ON_POLICY, "num_envs": 3, "num_epochs": 2}, id="ppo-3"),
+    pytest.param("ppo", "Pendulum-v1", {**ON_POLICY, "num_envs": 2, "num_epochs": 2, "h_term": True, "h_store": 50,
+                 "entropy_coef": 0.01, "entropy_schedule": "linear", "normalize_value": True, "layer_norm": True},
+                 id="ppo-h"),
+    pytest.param("sac", "Pendulum-v1", {**REPLAY, "num_envs": 2, "h_term": True, "h_store": 50, "layer_norm": True,
+                 "num_critics": 3, "target_critics": "subset"}, id="sac-h"),
     pytest.param("ppo", "TensorCartPole", {**ON_POLICY, "num_envs": 3, "num_epochs": 2, "target_kl": 0.01}, id="ppo-t"),
     pytest.param("a2c", "Pendulum-v1", {**ON_POLICY, "num_envs": 2, "vtrace": True}, id="a2c-2"),
     pytest.param("a2c", "TensorPendulum", {**ON_POLICY, "num_envs": 3, "normalize_obs": True}, id="a2c-t"),

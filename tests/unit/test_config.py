@@ -40,6 +40,8 @@ def changed(value: Any) -> Any:
         "relu": "tanh",
         "default": "orthogonal",
         "orthogonal": "default",
+        "min": "mean",
+        "subset": "mean",
         "gaussian": "ou",
         None: 0.25,
     }[value]
@@ -126,7 +128,7 @@ def limited_fields() -> list[Any]:
 
 def build_with(kind: type[Section], name: str, value: Any) -> Section:
     # The smallest companions, so that a setting meets its own limit and not another one.
-    companions = {"batch_size": 1, "num_target_critics": 1}
+    companions = {"batch_size": 1, "subset_size": 1}
     needed = {n: v for n, v in companions.items() if n in {f.name for f in dataclasses.fields(kind)}}
     return kind(**{**({"id": "x"} if kind is EnvConfig else {}), **needed, name: value})
 

@@ -66,8 +66,8 @@ def test_redq_moves_the_actor_once_per_interval_and_all_critics_always(make_spec
 
 def test_redq_updates_twenty_times_per_step_by_default_and_refuses_a_subset_larger_than_the_ensemble() -> None:
     assert REDQConfig().updates_per_step == 20 and REDQConfig().num_critics == 10
-    with pytest.raises(ConfigError, match="num_target_critics=3 is more than"):
-        REDQConfig(num_critics=2, num_target_critics=3)
+    with pytest.raises(ConfigError, match="subset_size=3 is more than"):
+        REDQConfig(num_critics=2, subset_size=3)
 
 
 # ---- ModSAC

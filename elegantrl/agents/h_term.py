@@ -1,0 +1,77 @@
+"""The Hamiltonian term (H-term): the K-step energy of a policy on the best stretches of its recent past.
+
+Energy of one window of K steps, with excess log-probabilities e_j and rewards r_k scaled to [0, 1]:
+
+    H = - sum_k gamma_h^k * clamp(e_1 + ... + e_k) * r_k
+
+Added to a policy's loss with weight lambda it raises the probability of action sequences that paid well. An excess is
+a log-probability above what the policy expects of its own actions, so that neither the units nor the number of
+probability mass hide in it (a density would); the clamp leaves alone what is likely enough already and what the policy
+has left far behind. Axes: L windows, K steps of a window, O obs, A action.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..nets.policies import Policy
+from ..settings import setting, tunable
+from ..types import EnvSpec, Windows
+
+LEAST, MOST = -16.0, 2.0
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: a config inherits it beside the settings of its own family
+class HTermConfig:
+    """Settings of the Hamiltonian term."""
+
+    h_term: bool = False
+    """Add the K-step energy of the best recent windows to the policy's loss."""
+    h_lambda: float = tunable(2**-3, 2**-10, 1.0, "log", ge=0.0)
+    """Weight of that energy."""
+    h_length: int = setting(4, ge=1)
+    """Steps of a window (K)."""
+    h_windows: int = setting(64, ge=1)
+    """How many of the best windows count (L)."""
+    h_gamma: float = tunable(0.8, 0.5, 0.99, gt=0.0, le=1.0)
+    """Discount within a window."""
+    h_store: int = setting(32_768, ge=1)
+    """Newest steps, over all environments, among which the best windows are looked for."""
+
+
+class HTerm(nn.Module):
+    """Holds windows as buffers, so that a loss stays a function of (parameters, buffers, batch)."""
+
+    obs: Tensor
+    action: Tensor
+    weight: Tensor
+
+    def __init__(self, config: HTermConfig, spec: EnvSpec, device: torch.device):
+        super().__init__()
+        shape = (config.h_windows, config.h_length)
+        discrete = spec.action.kind == "discrete"
+        self.register_buffer("obs", torch.zeros(*shape, spec.obs_dim, device=device))
+        self.register_buffer(
+            "action",
+            torch.zeros(shape, dtype=torch.int64, device=device)
+            if discrete
+            else torch.zeros(*shape, spec.action_dim, device=device),
+        )
+        self.register_buffer("weight", torch.zeros(shape, device=device))  # until there are windows, no energy
+
+    def load(self, windows: Windows) -> None:
+        self.obs.copy_(windows.obs)
+        self.action.copy_(windows.action)
+        self.weight.copy_(windows.weight)
+
+    def forward(self, policy: Policy) -> Tensor:
+        """Mean energy of the windows under the present policy."""
+        return energy(policy.excess_logp(self.obs, self.action), self.weight)
+
+
+def energy(excess_LK: Tensor, weight_LK: Tensor) -> Tensor:
+    """Mean over windows of the formula above."""
+    return -(excess_LK.cumsum(-1).clamp(LEAST, MOST) * weight_LK).sum(-1).mean()

@@ -1,0 +1,52 @@
+"""A bounded memory of recent trajectories, asked for its best windows.
+
+Axes: F rows held, N lanes, W possible windows, L windows asked for, K steps of a window.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..types import Windows
+from .replay import ReplayBuffer
+
+MIN_STEPS = 4096
+"""Steps before the first windows are given out: the best of too few would be chance."""
+
+
+class TrajectoryStore(ReplayBuffer):
+    """The newest steps of all lanes, from which the windows of highest return are taken."""
+
+    def top_windows(self, num_windows: int, length: int, gamma: Tensor) -> Windows | None:
+        """The L windows of K steps with the highest discounted return; None while there is too little to choose from.
+
+        No window crosses the end of an episode; it may end with one.
+        """
+        num_starts = self.filled - length + 1
+        if num_starts < 1 or len(self) < min(MIN_STEPS, self.num_rows * self.reward.shape[1]):
+            return None
+        device, num_envs = self.reward.device, self.reward.shape[1]
+        age_F = torch.arange(self.head - self.filled, self.head, device=device) % self.num_rows  # oldest first
+        discount_K = gamma ** torch.arange(1, length + 1, device=device)
+        return_WN = self.reward[age_F].unfold(0, length, 1) @ discount_K
+        ended_WNK = (self.terminated | self.truncated)[age_F].unfold(0, length, 1)
+        return_WN = return_WN.masked_fill(ended_WNK[..., :-1].any(-1), -torch.inf)
+        best, flat = return_WN.flatten().topk(min(num_windows, return_WN.numel()))
+        if len(flat) < num_windows:  # fewer windows than asked for: the rest has no weight
+            missing = num_windows - len(flat)
+            best = torch.cat([best, best.new_full((missing,), -torch.inf)])
+            flat = torch.cat([flat, flat.new_zeros(missing)])
+        start_L, lane_L = flat // num_envs, flat % num_envs
+        row_LK = age_F[start_L.unsqueeze(-1) + torch.arange(length, device=device)]
+        lane_LK = lane_L.unsqueeze(-1)
+        valid_LK = (best > -torch.inf).unsqueeze(-1)
+        weight_LK = discount_K * scale_to_unit(self.reward[row_LK, lane_LK], valid_LK) * valid_LK
+        return Windows(self.obs[row_LK, lane_LK], self.action[row_LK, lane_LK], weight_LK)
+
+
+def scale_to_unit(reward_LK: Tensor, valid_LK: Tensor) -> Tensor:
+    """Rewards scaled so that the least of the valid ones is 0 and the largest 1; all 1 if they are equal."""
+    low = torch.where(valid_LK, reward_LK, torch.inf).amin()
+    span = torch.where(valid_LK, reward_LK, -torch.inf).amax() - low
+    return torch.where(span > 1e-8, (reward_LK - low) / span.clamp(min=1e-8), torch.ones_like(reward_LK))

@@ -1,0 +1,108 @@
+"""Value networks: scaling of targets, layer normalisation, what an ensemble says of a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from elegantrl.agents.on_policy import OnPolicyConfig
+from elegantrl.agents.ppo import AgentPPO, PPOConfig
+from elegantrl.agents.sac import AgentSAC, SACConfig
+from elegantrl.agents.td3 import AgentTD3, TD3Config
+from elegantrl.nets.critics import EnsembleCritic, ScaledValueNet
+from elegantrl.nets.layers import EnsembleLayerNorm, EnsembleLinear, mlp
+from elegantrl.types import EnvSpec
+
+CPU = torch.device("cpu")
+MakeSpec = Callable[..., EnvSpec]
+
+
+def test_scaled_value_network_knows_the_mean_and_deviation_of_its_targets() -> None:
+    net = ScaledValueNet(3, (8,), "relu", "default")
+    net.observe(torch.tensor([100.0, 300.0]))
+    assert net.mean.item() == pytest.approx(200) and net.std.item() == pytest.approx(100)
+    net.observe(torch.tensor([400.0, 600.0]))  # of all four: mean 350, variance (250^2 + 50^2 + 50^2 + 250^2) / 4
+    assert net.mean.item() == pytest.approx(350) and net.std.item() == pytest.approx(32500**0.5)
+
+
+def test_values_do_not_change_when_the_scale_does() -> None:
+    net, obs = ScaledValueNet(3, (8,), "relu", "default"), torch.randn(20, 3)
+    net.observe(torch.tensor([1.0, 5.0]))
+    before = net(obs)
+    net.observe(torch.tensor([1000.0, 5000.0]))
+    torch.testing.assert_close(net(obs), before, atol=1e-2, rtol=1e-4)
+
+
+def test_loss_is_in_units_of_the_targets() -> None:
+    net, obs = ScaledValueNet(3, (8,), "relu", "default"), torch.randn(2, 3)
+    target = torch.tensor([100.0, 300.0])
+    net.observe(target)
+    expected = 0.5 * ((net(obs) - target) / 100).square().mean()
+    torch.testing.assert_close(net.loss(obs, target), expected)
+
+
+def test_statistics_forget_what_is_long_past() -> None:
+    net = ScaledValueNet(3, (8,), "relu", "default")
+    for _ in range(200):
+        net.observe(torch.tensor([0.0, 2.0]))
+    for _ in range(1000):
+        net.observe(torch.tensor([99.0, 101.0]))
+    assert net.mean.item() == pytest.approx(100, abs=0.1) and net.std.item() == pytest.approx(1, abs=0.5)
+
+
+def test_the_weight_of_the_entropy_falls_over_its_schedule_and_only_then(make_spec: MakeSpec) -> None:
+    def coefficients(schedule: str) -> list[float]:
+        config = PPOConfig(entropy_coef=0.04, entropy_schedule=schedule, schedule_steps=100)  # type: ignore[arg-type]
+        agent, found = AgentPPO(make_spec("discrete"), config, CPU, 0), []
+        for env_steps in (0, 50, 100, 200):
+            agent.schedule(env_steps)
+            found.append((agent.hypers.entropy_coef * agent.entropy_left).item())
+        return found
+
+    assert coefficients("linear") == pytest.approx([0.04, 0.02, 0.0, 0.0])
+    assert coefficients("constant") == pytest.approx([0.04] * 4)
+    assert OnPolicyConfig().entropy_schedule == "constant"
+
+
+@pytest.mark.parametrize("num_members", [None, 3])
+def test_layer_norm_stands_before_every_activation_and_nowhere_else(num_members: int | None) -> None:
+    net = mlp((3, 8, 8, 1), "relu", num_members=num_members, normed=True)
+    linear, norm = (nn.Linear, nn.LayerNorm) if num_members is None else (EnsembleLinear, EnsembleLayerNorm)
+    assert [type(layer) for layer in net] == [linear, norm, nn.ReLU, linear, norm, nn.ReLU, linear]
+
+
+def test_stacked_layer_norm_equals_one_network_at_a_time() -> None:
+    stacked = mlp((3, 8, 1), "relu", num_members=2, normed=True)
+    nn.init.normal_(stacked[1].weight)  # type: ignore[arg-type]
+    x = torch.randn(5, 3)
+    for member in range(2):
+        single = mlp((3, 8, 1), "relu", normed=True)
+        for layer, source in ((0, stacked[0]), (1, stacked[1]), (3, stacked[3])):
+            weight, bias = source.weight[member], source.bias[member].squeeze(0)
+            weight = weight.squeeze(0) if isinstance(source, EnsembleLayerNorm) else weight.t()
+            single[layer].load_state_dict({"weight": weight, "bias": bias})
+        torch.testing.assert_close(stacked(x)[member], single(x))
+
+
+def test_what_an_ensemble_says_of_a_target(make_spec: MakeSpec) -> None:
+    q_EB = torch.tensor([[1.0, 8.0], [3.0, 2.0], [5.0, 5.0]])
+
+    def agent(target_critics: str) -> AgentTD3:
+        config = TD3Config(hidden=(4,), num_critics=3, target_critics=target_critics)  # type: ignore[arg-type]
+        return AgentTD3(make_spec("continuous"), config, CPU, 0)
+
+    assert agent("min").target_q(q_EB).tolist() == [1.0, 2.0]
+    assert agent("mean").target_q(q_EB).tolist() == [3.0, 5.0]
+    subset = agent("subset")
+    subset.subset.copy_(torch.tensor([2, 0]))
+    assert subset.target_q(q_EB).tolist() == [1.0, 5.0]
+
+
+def test_orthogonal_start_reaches_the_critics(make_spec: MakeSpec) -> None:
+    agent = AgentSAC(make_spec("continuous"), SACConfig(hidden=(16, 16), init="orthogonal"), CPU, 0)
+    assert isinstance(agent.critic, EnsembleCritic)
+    weight = agent.critic.net[2].weight[1]
+    torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(16), atol=1e-4, rtol=1e-4)
