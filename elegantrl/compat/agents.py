@@ -27,6 +27,11 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "AgentREDQ": ("redq", {}),
     "AgentDDPG": ("ddpg", {}),
     "AgentTD3": ("td3", {}),
+    "AgentPPO_H": ("ppo", {"h_term": True}),
+    "AgentPPOHterm": ("ppo", {"h_term": True}),
+    "AgentSAC_H": ("sac", {"h_term": True}),
+    "AgentReSACHtermK": ("sac", {"h_term": True}),
+    "AgentDDPGHterm": ("ddpg", {"h_term": True}),
 }
 """Documented name -> registered agent and the settings that the name stands for."""
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn.functional import one_hot
 
 from ..types import State
 from .distributions import Categorical, DiagGaussian, squash
@@ -46,6 +47,10 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """Actions and their log-probabilities [N]; the best known action if not ``explore``."""
+
+    @abstractmethod
+    def opinion(self, obs: Tensor) -> Tensor:
+        """What an ensemble averages [N, A]: the best known action, or how much speaks for each choice (sums to 1)."""
 
     def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
         """Log-probabilities [...] of actions above what the policy expects of its own.
@@ -117,6 +122,9 @@ class CategoricalPolicy(Policy):
         action = dist.sample(generator) if explore else dist.mode()
         return action, dist.log_prob(action)
 
+    def opinion(self, obs: Tensor) -> Tensor:
+        return self.dist(obs).log_probs.exp()
+
 
 class GaussianPolicy(Policy):
     """Normal with a state-independent standard deviation. Actions may leave [-1, 1]; the environment clips them."""
@@ -146,11 +154,47 @@ class GaussianPolicy(Policy):
         action = dist.sample(generator) if explore else dist.mode()
         return action, dist.log_prob(action)
 
+    def opinion(self, obs: Tensor) -> Tensor:
+        # Beyond the limits lies what the environment clips: it must not outweigh the others.
+        return self.dist(obs).mode().clamp(-1, 1)
 
-class SquashedPolicy(Policy):
-    """tanh of a normal whose mean and standard deviation depend on the observation (soft actor-critic)."""
+
+class WarmUpPolicy(Policy):
+    """Continuous actions, uniform ones while a replay buffer warms up; each of those may be held for a while."""
 
     random_frac: Tensor
+
+    def __init__(self, obs_dim: int, normalize_obs: bool, hold: int):
+        super().__init__(obs_dim, normalize_obs)
+        self.hold = hold
+        self.remembers = hold > 1
+        # The random action of the step before [N, A], on the worker alone: no buffer, because it does not travel.
+        self.held: Tensor | None = None
+        # Share of uniform random actions: 1 while the buffer warms up, then 0. The learner writes it.
+        self.register_buffer("random_frac", torch.ones(()))
+
+    def or_random(self, action_NA: Tensor, generator: Generator | None) -> Tensor:
+        """Actions, replaced by random ones in a share ``random_frac`` of the lanes."""
+        uniform_NA = torch.empty_like(action_NA).uniform_(-1, 1, generator=generator)
+        if self.hold > 1:
+            if self.held is not None:
+                # A coin per step, so that stretches of all lengths occur.
+                ends_N1 = torch.empty_like(action_NA[:, :1]).uniform_(generator=generator) < 1 / self.hold
+                uniform_NA = torch.where(ends_N1, uniform_NA, self.held)
+            self.held = uniform_NA
+        coin_N1 = torch.empty_like(action_NA[:, :1]).uniform_(generator=generator) < self.random_frac
+        return torch.where(coin_N1, uniform_NA, action_NA)
+
+    def explore_state(self) -> State:
+        return {} if self.held is None else {"held": self.held}
+
+    def load_explore_state(self, state: State) -> None:
+        self.held = state["held"].to(self.random_frac.device) if "held" in state else None
+
+
+class SquashedPolicy(WarmUpPolicy):
+    """tanh of a normal whose mean and standard deviation depend on the observation (soft actor-critic)."""
+
     LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
     EDGE = 1 - 1e-4
     """Stored actions are taken to lie within this: tanh has no inverse at 1."""
@@ -163,11 +207,10 @@ class SquashedPolicy(Policy):
         activation: Activation = "relu",
         init: Init = "default",
         normalize_obs: bool = False,
+        hold: int = 1,
     ):
-        super().__init__(obs_dim, normalize_obs)
+        super().__init__(obs_dim, normalize_obs, hold)
         self.net = mlp((obs_dim, *hidden, 2 * action_dim), activation, init=init)
-        # Share of uniform random actions: 1 while the buffer warms up, then 0. The learner writes it.
-        self.register_buffer("random_frac", torch.ones(()))
 
     def sample(self, obs: Tensor, noise_BA: Tensor) -> tuple[Tensor, Tensor]:
         """Actions in (-1, 1) [B, A] and the log-density [B] of those samples."""
@@ -180,6 +223,9 @@ class SquashedPolicy(Policy):
         normal = DiagGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
         return _excess(normal, action.clamp(-self.EDGE, self.EDGE).atanh())
 
+    def opinion(self, obs: Tensor) -> Tensor:
+        return self.act(obs, False, None)[0]
+
     def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
         if not explore:
             mean, _ = self.net(self.norm(obs)).chunk(2, -1)
@@ -188,15 +234,12 @@ class SquashedPolicy(Policy):
         noise = torch.empty_like(mean).normal_(generator=generator)
         action, logp = squash(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX), noise)
         # While actions are random, logp is that of the sample which was not taken; replay has no use for it.
-        uniform = torch.empty_like(mean).uniform_(-1, 1, generator=generator)
-        coin = torch.empty_like(logp).uniform_(generator=generator) < self.random_frac
-        return torch.where(coin.unsqueeze(-1), uniform, action), logp
+        return self.or_random(action, generator), logp
 
 
-class DeterministicPolicy(Policy):
+class DeterministicPolicy(WarmUpPolicy):
     """tanh of a network; exploring adds noise: fresh at every step, or an Ornstein-Uhlenbeck process per lane."""
 
-    random_frac: Tensor
     THETA = 0.15
     """How much of its Ornstein-Uhlenbeck noise a lane loses per step."""
     LEAST_STD = 0.05
@@ -212,19 +255,22 @@ class DeterministicPolicy(Policy):
         normalize_obs: bool = False,
         noise: Noise = "gaussian",
         noise_std: float = 0.1,
+        hold: int = 1,
     ):
-        super().__init__(obs_dim, normalize_obs)
+        super().__init__(obs_dim, normalize_obs, hold)
         self.net = mlp((obs_dim, *hidden, action_dim), activation, init=init, head_gain=0.01)
         self.noise_std = noise_std
-        self.remembers = noise == "ou"
-        # The noise of the step before [N, A], on the worker alone: no buffer, because it does not travel.
+        self.drifts = noise == "ou"
+        self.remembers = self.remembers or self.drifts
+        # The noise of the step before [N, A], on the worker alone.
         self.drift: Tensor | None = None
-        # Share of uniform random actions: 1 while the buffer warms up, then 0. The learner writes it.
-        self.register_buffer("random_frac", torch.ones(()))
 
     def action(self, normed_obs: Tensor) -> Tensor:
         """Actions in [-1, 1] [B, A] for observations that are normalised already."""
         return self.net(normed_obs).tanh()
+
+    def opinion(self, obs: Tensor) -> Tensor:
+        return self.action(self.norm(obs))
 
     def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
         # As the normal it explores with.
@@ -237,17 +283,16 @@ class DeterministicPolicy(Policy):
         if not explore:
             return action, logp
         noise = self.noise_std * torch.empty_like(action).normal_(generator=generator)
-        if self.remembers:
+        if self.drifts:
             noise = self.drift = noise if self.drift is None else noise + (1 - self.THETA) * self.drift
-        uniform = torch.empty_like(action).uniform_(-1, 1, generator=generator)
-        coin = torch.empty_like(logp).uniform_(generator=generator) < self.random_frac
-        return torch.where(coin.unsqueeze(-1), uniform, (action + noise).clamp(-1, 1)), logp
+        return self.or_random((action + noise).clamp(-1, 1), generator), logp
 
     def explore_state(self) -> State:
-        return {} if self.drift is None else {"drift": self.drift}
+        return super().explore_state() | ({} if self.drift is None else {"drift": self.drift})
 
     def load_explore_state(self, state: State) -> None:
-        self.drift = state["drift"].to(self.random_frac.device) if state else None
+        super().load_explore_state(state)
+        self.drift = state["drift"].to(self.random_frac.device) if "drift" in state else None
 
     def forget(self, ended_N: Tensor) -> None:
         if self.drift is not None:
@@ -288,6 +333,10 @@ class QPolicy(Policy):
         value, advantage = out[..., :1], out[..., 1:]
         return value + advantage - advantage.mean(-1, keepdim=True)
 
+    def opinion(self, obs: Tensor) -> Tensor:
+        q = self.q(obs)  # a vote: values of different runs have different scales
+        return one_hot(q.argmax(-1), q.shape[-1]).to(q.dtype)
+
     def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
         q = self.q(obs)
         greedy = q.argmax(-1)
@@ -300,6 +349,25 @@ class QPolicy(Policy):
         return torch.where(coin, uniform, greedy), logp
 
 
+class EnsemblePolicy(Policy):
+    """The weighted average of several trained policies: of actions, or of what speaks for each choice."""
+
+    def __init__(self, obs_dim: int, action_dim: int, members: list[dict[str, Any]], weights: list[float]):
+        super().__init__(obs_dim, normalize_obs=False)  # each member normalises for itself
+        built = [PolicySpec(**member).build() for member in members]
+        self.members = nn.ModuleList(built)
+        self.opinions = [(member.opinion, weight) for member, weight in zip(built, weights, strict=True)]
+        self.discrete = isinstance(built[0], CategoricalPolicy | QPolicy)
+
+    def opinion(self, obs: Tensor) -> Tensor:
+        return torch.stack([opinion(obs) * weight for opinion, weight in self.opinions]).sum(0)
+
+    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
+        """The action all members together think best; an ensemble is for deployment and does not explore."""
+        opinion = self.opinion(obs)
+        return opinion.argmax(-1) if self.discrete else opinion, torch.zeros_like(obs[:, 0])
+
+
 def _excess(dist: Categorical | DiagGaussian, action: Tensor) -> Tensor:
     return dist.log_prob(action) + dist.entropy().detach()
 
@@ -310,4 +378,5 @@ POLICIES: dict[str, type[Policy]] = {
     "squashed": SquashedPolicy,
     "deterministic": DeterministicPolicy,
     "q": QPolicy,
+    "ensemble": EnsemblePolicy,
 }
