@@ -34,10 +34,13 @@ from elegantrl import (
 )
 from elegantrl.agents.ppo import AgentPPO as CorePPO
 from elegantrl.agents.ppo import PPOConfig
+from elegantrl.compat.agents import AGENTS
 from elegantrl.compat.envs import OLD_IDS
 from elegantrl.compat.fields import ALIASES, FIELDS, HANDLED, NAMES, REFUSED, UNUSED
+from elegantrl.envs import TensorEnv
 from elegantrl.errors import CheckpointError, ConfigError, SpecError
 from elegantrl.train.resolve import resolve_config
+from elegantrl.types import ActionSpec
 
 
 @pytest.fixture(autouse=True)
@@ -374,6 +377,39 @@ def test_a_setting_that_cannot_be_honoured_is_refused():
         args.run_config()
 
 
+@pytest.mark.parametrize("name", ["AgentDQN", "AgentDoubleDQN", "AgentDuelingDQN", "AgentD3QN", "AgentSAC", "AgentTD3"])
+def test_the_term_for_cumulative_returns_is_refused(name):
+    """Guards against: D3 and D4, a term that is accepted and then crashes, or does not scale, or is ignored."""
+    agent_class = getattr(elegantrl, name)
+    env = "Pendulum-v1" if name in ("AgentSAC", "AgentTD3") else "CartPole-v1"
+    says = r"^lambda_fit_cum_r=0.5 is not available: critics learn from temporal differences alone; remove the line$"
+    args = Config(agent_class, env)
+    with pytest.raises(ConfigError, match=says):
+        args.lambda_fit_cum_r = 0.5
+    with pytest.raises(ConfigError, match=says):
+        args.agent.lambda_fit_cum_r = 0.5
+    with pytest.raises(ConfigError, match=says):
+        agent_class().init(16, args.state_dim, args.action_dim, lambda_fit_cum_r=0.5)
+    with pytest.raises(ConfigError, match=says):
+
+        class _MyAgent(agent_class):
+            lambda_fit_cum_r = 0.5
+
+    args.lambda_fit_cum_r = 0.0
+    assert args.run_config() == Config(agent_class, env).run_config()
+    with pytest.raises(ConfigError, match="there is no setting lambda_fit_cum_r"):
+        elegantrl.train(AGENTS[name][0], env, lambda_fit_cum_r=0.5)
+
+
+def test_both_names_of_the_vtrace_flag_are_one():
+    """Guards against: P4, a flag that the agent reads under another name."""
+    for name in ("if_use_v_trace", "if_use_vtrace"):
+        args = Config(AgentPPO, "CartPole-v1")
+        assert args.run_config().agent.vtrace is False
+        setattr(args, name, True)
+        assert args.if_use_v_trace is args.if_use_vtrace is args.run_config().agent.vtrace is True
+
+
 def test_a_missing_gpu_is_a_warning(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     args = Config(AgentPPO, "CartPole-v1")
@@ -500,6 +536,35 @@ def test_names_of_the_q_learning_family():
         config = Config(agent, "CartPole-v1").run_config().agent
         assert (config.double, config.dueling) == (double, dueling)
         assert agent.if_off_policy
+
+
+def test_documented_names_stand_for_their_algorithms():
+    """Guards against: P7b, a name that runs another algorithm, as DiscreteA2C ran PPO."""
+    algorithms = {name: algorithm for name, (algorithm, _) in AGENTS.items()}
+    assert algorithms == {
+        "AgentA2C": "a2c", "AgentDiscreteA2C": "a2c", "AgentPPO": "ppo", "AgentDiscretePPO": "ppo",
+        "AgentDQN": "dqn", "AgentDoubleDQN": "dqn", "AgentDuelingDQN": "dqn", "AgentD3QN": "dqn",
+        "AgentSAC": "sac", "AgentDiscreteSAC": "discrete_sac", "AgentModSAC": "mod_sac", "AgentREDQ": "redq",
+        "AgentDDPG": "ddpg", "AgentTD3": "td3",
+    }  # fmt: skip
+    on_policy = {"AgentA2C", "AgentDiscreteA2C", "AgentPPO", "AgentDiscretePPO"}
+    assert {name for name in AGENTS if not getattr(elegantrl, name).if_off_policy} == on_policy
+    args = short(Config(elegantrl.AgentDiscreteA2C, Line))
+    args.num_envs, args.horizon_len = 2, 50
+    summary = train_agent(args).summary
+    assert (summary["agent"], summary["env_steps"], summary["updates"]) == ("a2c", 600, 6)  # one step per rollout
+
+
+def test_class_settings_are_checked_like_any_other():
+    class Wide(AgentPPO):
+        net_dim, num_layer, gamma = 8, 3, 0.5
+
+    class Back(Wide):
+        net_dims, gamma = (4, 4), None
+
+    assert Config(Wide, "CartPole-v1").run_config().agent.hidden == (8, 8, 8)
+    config = Config(Back, "CartPole-v1").run_config().agent
+    assert (config.hidden, config.gamma) == ((4, 4), Config(AgentPPO, "CartPole-v1").run_config().agent.gamma)
 
 
 def test_a_subclass_keeps_its_family():  # R10
