@@ -4,10 +4,10 @@
     python benchmarks/updates.py td3 redq   # some
 
 Peers get the same sizes, batches, replay contents and cadence of actor and target steps: Stable-Baselines3 by its own
-`train()`, called once per block so that its bookkeeping is spread over many updates, and a plain script in CleanRL's way
-(torch modules, torch.optim.Adam, targets moved parameter by parameter). All sides run in this process in short blocks,
-in turn, and all profit from memory that is kept when freed; the median of the ratios of neighbours in time counts.
-Results go to results/updates.json.
+`train()`, called once per block so that its bookkeeping is spread over many updates, and a plain script as CleanRL
+writes it (torch modules, torch.optim.Adam, targets moved parameter by parameter). All sides run in this process, in
+turn and in short blocks, and all profit from memory that is kept when freed; the median of the ratios of neighbours in
+time counts. Results go to results/updates.json.
 """
 
 from __future__ import annotations
