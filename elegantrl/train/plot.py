@@ -188,7 +188,7 @@ def plot_overview(run_dirs: Sequence[str | Path], out: str | Path, columns: int 
     groups = _by_title([read_run(run_dir) for run_dir in run_dirs])
     rows = math.ceil(len(groups) / columns)
     layout = ConstrainedLayoutEngine(hspace=0.08, wspace=0.04)
-    figure = Figure(figsize=(4 * columns, 2.6 * rows + 0.6), layout=layout)
+    figure = Figure(figsize=(3.4 * columns, 2.3 * rows + 0.5), layout=layout)
     FigureCanvasAgg(figure)
     figure.suptitle(SEVERAL_SEEDS, x=0.005, ha="left", fontsize=12, color=GREY)
     for i, (title, group) in enumerate(groups.items()):
