@@ -3,10 +3,12 @@
     python benchmarks/learning.py                          # everything that is not in the results yet
     python benchmarks/learning.py --only ppo/CartPole-v1   # one pair
     python benchmarks/learning.py --fresh                  # forget earlier results first
+    python benchmarks/learning.py --table                  # no runs: write docs/results.md and draw the curves
 
 A run trains in a fresh folder, then `elegantrl eval` scores its best policy over 20 episodes with seeds that training
 never saw. Results accumulate in results/learning.json after every run, so an interrupted benchmark goes on where it
-stopped. The evaluations of every run are kept in results/learning/, from which the curves are drawn.
+stopped, and two that run different pairs at once keep each other's results. The evaluations of every run are kept in
+results/learning/, from which the curves are drawn.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,10 +24,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common import RESULTS, environment, write_json
+from references import SOURCES, published
 from rich.console import Console
 from rich.table import Table
 
-from elegantrl.train.plot import plot_runs
+from elegantrl.train.plot import plot_overview, plot_runs
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "results.md"
+CURVES = RESULTS / "learning"
+Runs = list[dict[str, Any]]
 
 
 class Task(NamedTuple):
@@ -33,6 +41,8 @@ class Task(NamedTuple):
     threshold: float
     max_steps: int
     seeds: int
+    every_seed: bool = False
+    """Each seed has to reach the threshold, not only their mean."""
 
     @property
     def key(self) -> str:
@@ -44,21 +54,24 @@ class Task(NamedTuple):
 
     def kept(self, seed: int) -> Path:
         """Where the evaluations of a run are kept."""
-        return RESULTS / "learning" / self.slug / f"seed{seed}"
+        return CURVES / self.slug / f"seed{seed}"
+
+    def all_kept(self) -> list[Path]:
+        return [path for seed in range(self.seeds) if (path := self.kept(seed)).exists()]
 
 
 TASKS = [
-    Task("ppo", "CartPole-v1", 475, 100_000, 5),
-    Task("dqn", "CartPole-v1", 475, 100_000, 5),
-    Task("a2c", "CartPole-v1", 475, 500_000, 5),
-    Task("sac", "Pendulum-v1", -200, 20_000, 5),
-    Task("ppo", "Pendulum-v1", -200, 200_000, 5),
-    Task("ppo", "LunarLander-v3", 200, 1_000_000, 3),
-    Task("ppo", "TensorCartPole", 475, 100_000, 5),
-    Task("dqn", "TensorCartPole", 475, 100_000, 5),
-    Task("a2c", "TensorCartPole", 475, 500_000, 5),
-    Task("sac", "TensorPendulum", -200, 20_000, 5),
-    Task("ppo", "TensorPendulum", -200, 200_000, 5),
+    Task("ppo", "CartPole-v1", 475, 100_000, 5, every_seed=True),
+    Task("dqn", "CartPole-v1", 475, 100_000, 5, every_seed=True),
+    Task("a2c", "CartPole-v1", 475, 500_000, 5, every_seed=True),
+    Task("sac", "Pendulum-v1", -200, 20_000, 5, every_seed=True),
+    Task("ppo", "Pendulum-v1", -200, 200_000, 5, every_seed=True),
+    Task("ppo", "LunarLander-v3", 200, 1_000_000, 3, every_seed=True),
+    Task("ppo", "TensorCartPole", 475, 100_000, 5, every_seed=True),
+    Task("dqn", "TensorCartPole", 475, 100_000, 5, every_seed=True),
+    Task("a2c", "TensorCartPole", 475, 500_000, 5, every_seed=True),
+    Task("sac", "TensorPendulum", -200, 20_000, 5, every_seed=True),
+    Task("ppo", "TensorPendulum", -200, 200_000, 5, every_seed=True),
     Task("double_dqn", "CartPole-v1", 475, 100_000, 3),
     Task("dueling_dqn", "CartPole-v1", 475, 100_000, 3),
     Task("d3qn", "CartPole-v1", 475, 100_000, 3),
@@ -82,25 +95,48 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", nargs="*", default=[], help="agent/ENV pairs to run")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results of the chosen pairs")
+    parser.add_argument("--table", action="store_true", help="only write the document and draw the curves")
     args = parser.parse_args()
     unknown = set(args.only) - {task.key for task in TASKS}
     if unknown:
         parser.error(f"unknown pair {sorted(unknown)[0]}; known: {', '.join(task.key for task in TASKS)}")
-    path = RESULTS / "learning.json"
-    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": {}}
-    for task in TASKS:
-        if args.only and task.key not in args.only:
-            continue
-        done = {} if args.fresh else results["runs"].get(task.key, {})
-        results["runs"][task.key] = done
-        for seed in range(task.seeds):
-            if str(seed) not in done:
-                done[str(seed)] = run(task, seed)
-                results["environment"] = environment()
-                write_json("learning.json", results)
-        plot_runs([task.kept(seed) for seed in range(task.seeds)], RESULTS / "learning" / f"{task.slug}.png")
+    chosen = [task for task in TASKS if not args.only or task.key in args.only]
+    if not args.table:
+        run_all(chosen, args.fresh)
+    results = load()
+    measured = [task for task in TASKS if task.key in results["runs"]]
+    draw([task for task in measured if task in chosen], measured)
     show(results)
-    return 0 if all(passed(task, results) for task in TASKS if task.key in results["runs"]) else 1
+    DOCUMENT.write_text(document(TASKS, results))
+    print(DOCUMENT)
+    return 0 if all(passed(task, runs_of(task, results)) for task in measured) else 1
+
+
+def run_all(tasks: list[Task], fresh: bool) -> None:
+    """Run what is missing, seed by seed."""
+    if fresh:
+        results = load()
+        for task in tasks:
+            results["runs"].pop(task.key, None)
+        write_json("learning.json", results)
+    for task in tasks:
+        for seed in range(task.seeds):
+            if str(seed) in load()["runs"].get(task.key, {}):
+                continue
+            result = run(task, seed)
+            results = load()  # again: another benchmark may have added to it meanwhile
+            results["runs"].setdefault(task.key, {})[str(seed)] = result
+            results["environment"] = environment()
+            write_json("learning.json", results)
+
+
+def load() -> dict[str, Any]:
+    path = RESULTS / "learning.json"
+    return json.loads(path.read_text()) if path.exists() else {"runs": {}}
+
+
+def runs_of(task: Task, results: dict[str, Any]) -> Runs:
+    return list(results["runs"].get(task.key, {}).values())
 
 
 def run(task: Task, seed: int) -> dict[str, Any]:
@@ -127,11 +163,12 @@ def run(task: Task, seed: int) -> dict[str, Any]:
     return result
 
 
-def passed(task: Task, results: dict[str, Any]) -> bool:
-    runs = results["runs"][task.key].values()
-    return len(runs) >= task.seeds and all(
-        r["mean_return"] >= task.threshold and r["env_steps"] <= task.max_steps * 1.02 for r in runs
-    )
+def passed(task: Task, runs: Runs) -> bool:
+    """Whether the fresh scores of all seeds, or their mean, reach the threshold within the budget."""
+    scores = [r["mean_return"] for r in runs]
+    if len(scores) < task.seeds or any(r["env_steps"] > task.max_steps * 1.02 for r in runs):
+        return False
+    return (min(scores) if task.every_seed else statistics.fmean(scores)) >= task.threshold
 
 
 def show(results: dict[str, Any]) -> None:
@@ -139,7 +176,7 @@ def show(results: dict[str, Any]) -> None:
     for name in ("agent", "task", "threshold", "seeds reached", "mean return", "worst seed", "steps", "seconds"):
         table.add_column(name, justify="left" if name in ("agent", "task") else "right")
     for task in TASKS:
-        runs = list(results["runs"].get(task.key, {}).values())
+        runs = runs_of(task, results)
         if not runs:
             continue
         scores = [r["mean_return"] for r in runs]
@@ -148,12 +185,106 @@ def show(results: dict[str, Any]) -> None:
             task.env,
             f"{task.threshold:g}",
             f"{sum(s >= task.threshold for s in scores)} of {len(runs)}",
-            f"{sum(scores) / len(scores):.1f}",
+            f"{statistics.fmean(scores):.1f}",
             f"{min(scores):.1f}",
-            f"{min(r['env_steps'] for r in runs):,} - {max(r['env_steps'] for r in runs):,}",
-            f"{sum(r['wall_seconds'] for r in runs) / len(runs):.1f}",
+            steps_range(runs),
+            f"{statistics.fmean(r['wall_seconds'] for r in runs):.1f}",
         )
     Console(width=120).print(table)
+
+
+# ---- docs/results.md and the pictures
+
+
+def draw(tasks: list[Task], measured: list[Task]) -> None:
+    """A picture for each task, and one of all."""
+    for task in tasks:
+        if kept := task.all_kept():
+            plot_runs(kept, CURVES / f"{task.slug}.png")
+    if everything := [path for task in measured for path in task.all_kept()]:
+        plot_overview(everything, CURVES / "overview.png")
+
+
+HEADER = """\
+# Learning results
+
+Written by `python benchmarks/learning.py --table` from `benchmarks/results/learning.json`; do not edit.
+
+Every run is `elegantrl train AGENT TASK --seed N` with the settings that ship with the library, seeds 0, 1, 2, ...; the
+settings were chosen while looking at such runs. Scores are means over seeds, \u00b1 the standard deviation over seeds:
+
+- **final**: the last evaluation of the run;
+- **best**: its best evaluation, confirmed on fresh episodes before it counts;
+- **fresh**: that best policy over 20 episodes which training never saw, the same 20 for all runs; in brackets the worst
+  seed. This score is held against the bar.
+
+A bar asks *every* seed, or the *mean* over seeds, for a fresh score within a number of environment steps. Runs stop as
+soon as they reach their target: steps (least and most over seeds) are what it took, and more steps might give more.
+Published scores belong to the end of a fixed budget, named behind the @. Seconds are the mean wall time of a run with
+one thread, on a shared machine with other work on it.
+"""
+
+
+def document(tasks: list[Task], results: dict[str, Any]) -> str:
+    """The whole of docs/results.md."""
+    columns = ("agent", "task", "seeds", "steps", "final", "best", "fresh (worst)", "bar", "reached", "seconds",
+               "published")  # fmt: skip
+    lines = [HEADER, "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += [table_row(task, runs) for task in tasks if (runs := runs_of(task, results))]
+    missing = [task.key for task in tasks if not runs_of(task, results)]
+    if missing:
+        lines += ["", f"Not measured yet: {', '.join(missing)}."]
+    lines += ["", "![learning curves](../benchmarks/results/learning/overview.png)", "", CURVE_NOTE]
+    lines += ["", "## Where the published scores come from", "", SOURCE_NOTE, ""]
+    lines += [f"- **{key}**: [{s.name}]({s.url}), {s.version}. {s.metric}." for key, s in SOURCES.items()]
+    if "environment" in results:
+        e = results["environment"]
+        versions = ", ".join(f"{name} {version}" for name, version in e["packages"].items())
+        lines += ["", f"Newest run: commit {e['commit']}, {e['date'][:10]}, {e['cpu']}, {e['cores']} cores,"]
+        lines += [f"Python {e['python']}, {versions}."]
+    return "\n".join(lines) + "\n"
+
+
+CURVE_NOTE = """\
+Curves are evaluations during training: the interquartile mean over seeds, and a band that holds it with 95 % confidence
+(bootstrap over whole runs). With three seeds that band reaches from the lowest to the highest: three runs cannot say
+more. There is a picture of each task in `benchmarks/results/learning/`."""
+
+SOURCE_NOTE = """\
+The figures differ in what they measure: a single run or the mean of several, the final policy or the best on the way,
+with or without exploration, sometimes on an older version of the task; what follows the \u00b1 is the spread over
+episodes or over seeds. Nearest to our fresh scores are the zoo's, which also come from playing a trained policy without
+exploration; but the zoo plays the last policy of a run and we the best."""
+
+
+def table_row(task: Task, runs: Runs) -> str:
+    fresh = [r["mean_return"] for r in runs]
+    complete = len(runs) >= task.seeds
+    cells = [
+        task.agent,
+        task.env,
+        str(len(runs)) if complete else f"{len(runs)} of {task.seeds}",
+        steps_range(runs),
+        spread([r["final_return"] for r in runs]),
+        spread([r["best_return"] for r in runs]),
+        f"{spread(fresh)} ({min(fresh):.1f})",
+        f"{'every' if task.every_seed else 'mean'} >= {task.threshold:g} in {task.max_steps:,}",
+        ("**yes**" if passed(task, runs) else "no") if complete else "open",
+        f"{statistics.fmean(r['wall_seconds'] for r in runs):,.0f}",
+        published(task.agent, task.env),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation over seeds."""
+    mean = f"{statistics.fmean(values):.1f}"
+    return f"{mean} \u00b1 {statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+def steps_range(runs: Runs) -> str:
+    least, most = (choose(r["env_steps"] for r in runs) for choose in (min, max))
+    return f"{least:,}" if least == most else f"{least:,} - {most:,}"
 
 
 if __name__ == "__main__":

@@ -10,21 +10,17 @@ median of the repeats counts and the spread is shown. Results go to results/thro
 from __future__ import annotations
 
 import argparse
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import torch
-from common import environment, write_json
-from rich.console import Console
-from rich.table import Table
+from common import Measurement, alternate, environment, show, write_json
 
 from elegantrl.envs import make_env
 from elegantrl.nets.policies import PolicySpec
@@ -32,42 +28,6 @@ from elegantrl.train.process import keep_freed_memory
 from elegantrl.train.run import train
 from elegantrl.train.worker import Worker
 from elegantrl.types import Weights
-
-REPEATS = 9
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Two sides of a ratio, one value per repeat."""
-
-    what: str
-    unit: str
-    ours: list[float]
-    reference: list[float]
-    reference_name: str
-    bar: str
-
-    @property
-    def ratio(self) -> float:
-        """Median of the ratios of neighbours in time: a shared machine changes its speed from second to second."""
-        return statistics.median(a / b for a, b in zip(self.ours, self.reference, strict=True))
-
-    def row(self) -> list[str]:
-        return [self.what, self.reference_name, self.unit, _spread(self.reference), _spread(self.ours),
-                f"{self.ratio:.2f}", self.bar]  # fmt: skip
-
-
-def _spread(values: list[float]) -> str:
-    return f"{statistics.median(values):,.0f} ({min(values):,.0f} - {max(values):,.0f})"
-
-
-def alternate(*sides: Callable[[], float], repeats: int = REPEATS) -> list[list[float]]:
-    """Call each side in turn, so that a change of the machine's load hits all of them."""
-    values: list[list[float]] = [[] for _ in sides]
-    for _ in range(repeats):
-        for side, measured in zip(sides, values, strict=True):
-            measured.append(side())
-    return values
 
 
 def our_steps_per_second(agent: str, env: str, steps: int, **settings: Any) -> float:
@@ -105,7 +65,7 @@ def ppo_cartpole() -> list[Measurement]:
     def reference() -> float:
         return sb3_ppo(8, 32, 256, 20, torch.nn.Tanh, steps)
 
-    our_speed, their_speed = alternate(ours, reference)
+    our_speed, their_speed = alternate(ours, reference, repeats=9)
     name = "PPO CartPole-v1, 8 envs"
     return [Measurement(name, "steps/s", our_speed, their_speed, "Stable-Baselines3", ">= 2")]
 
@@ -290,16 +250,7 @@ def main() -> int:
     names = parser.parse_args().names or list(BENCHMARKS)
     torch.set_num_threads(1)
     keep_freed_memory()
-    table = Table(title="Throughput, one thread: median (min - max) of the repeats", title_justify="left")
-    for column in ("what", "reference", "unit", "reference value", "elegantrl", "ratio", "bar"):
-        table.add_column(column)
-    results = []
-    for name in names:
-        for measurement in BENCHMARKS[name]():
-            print(" | ".join(measurement.row()), flush=True)
-            table.add_row(*measurement.row())
-            results.append({**measurement.__dict__, "ratio": measurement.ratio})
-    Console(width=170).print(table)
+    results = show("Throughput, one thread", (m for name in names for m in BENCHMARKS[name]()))
     name = "throughput.json" if len(names) == len(BENCHMARKS) else f"throughput_{'_'.join(names)}.json"
     print(write_json(name, {"environment": environment(), "measurements": results}))
     return 0

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..nets.layers import mlp
+from ..nets.layers import Stack, mlp
 from ..settings import setting
 from ..types import EnvSpec, Metrics, Transition
 from .sac import AgentSAC, SACConfig
@@ -40,7 +40,7 @@ class AgentDiscreteSAC(AgentSAC):
     def make_policy(self, spec: EnvSpec, device: torch.device) -> Any:
         return self.build_policy("categorical", spec, device)
 
-    def build_critic(self, spec: EnvSpec) -> nn.Module:
+    def build_critic(self, spec: EnvSpec) -> Stack:
         c = self.config
         sizes = (spec.obs_dim, *c.hidden, spec.action_dim)
         return mlp(sizes, c.activation, init=c.init, num_members=c.num_critics, normed=c.layer_norm)  # -> [E, B, A]
@@ -57,7 +57,7 @@ class AgentDiscreteSAC(AgentSAC):
 
     def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
         log_probs_BA = self.policy.dist(next_obs_BO).log_probs
-        q_BA = self.target_q(self.critic_target(self.policy.norm(next_obs_BO)))
+        q_BA = self.target_q(self.policy.norm(next_obs_BO))
         return (log_probs_BA.exp() * (q_BA - self.log_alpha.exp() * log_probs_BA)).sum(-1)
 
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:

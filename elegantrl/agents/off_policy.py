@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import ConfigError
 from ..nets.critics import EnsembleCritic
+from ..nets.layers import Stack
 from ..settings import Section, setting, tunable
 from ..types import EnvSpec, Metrics, Transition
 from .base import Agent, AgentConfig
@@ -103,6 +104,8 @@ class AgentActorCritic(Agent):
     hot = ("critic_loss", "actor_loss")
     actions = frozenset({"continuous"})
     config: ActorCriticConfig
+    critic: EnsembleCritic | Stack
+    critic_target: EnsembleCritic | Stack
     subset: Tensor
     actor_step: GradStep
 
@@ -116,7 +119,7 @@ class AgentActorCritic(Agent):
             # A buffer, so that the loss stays a function of (parameters, buffers, batch).
             self.register_buffer("subset", torch.arange(config.subset_size, device=device))
 
-    def build_critic(self, spec: EnvSpec) -> nn.Module:
+    def build_critic(self, spec: EnvSpec) -> EnsembleCritic | Stack:
         c = self.config
         sizes = (spec.obs_dim, spec.action_dim, c.hidden)
         return EnsembleCritic(*sizes, c.activation, c.num_critics, c.init, c.layer_norm)
@@ -164,11 +167,12 @@ class AgentActorCritic(Agent):
         """What the critics think of the actions that were taken [E, B]."""
         return self.critic(self.policy.norm(b.obs), b.action)
 
-    def target_q(self, q_EB: Tensor) -> Tensor:
-        """What the ensemble [E, B, ...] says of a target [B, ...]."""
-        if self.config.target_critics == "mean":
-            return q_EB.mean(0)
-        return (q_EB[self.subset] if self.config.target_critics == "subset" else q_EB).amin(0)
+    def target_q(self, *inputs: Tensor) -> Tensor:
+        """What the target critics together make of their inputs [B, ...]."""
+        if self.config.target_critics == "subset":
+            return self.critic_target.some(self.subset, *inputs).amin(0)
+        q_EB: Tensor = self.critic_target(*inputs)
+        return q_EB.mean(0) if self.config.target_critics == "mean" else q_EB.amin(0)
 
     @abstractmethod
     def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:

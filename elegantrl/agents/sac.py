@@ -49,8 +49,8 @@ class AgentSAC(AgentActorCritic):
 
     def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
         action_BA, logp_B = self.policy.sample(next_obs_BO, noise_BA)
-        q_EB: Tensor = self.critic_target(self.policy.norm(next_obs_BO), action_BA)
-        return self.target_q(q_EB) - self.log_alpha.exp() * logp_B
+        q_B = self.target_q(self.policy.norm(next_obs_BO), action_BA)
+        return q_B - self.log_alpha.exp() * logp_B
 
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
         action_BA, logp_B = self.policy.sample(b.obs, noise_BA)

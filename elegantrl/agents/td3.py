@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..nets.critics import EnsembleCritic
 from ..nets.policies import DeterministicPolicy, Noise
 from ..settings import setting, tunable
 from ..types import EnvSpec, Metrics, Transition
@@ -37,6 +38,7 @@ class TD3Config(ActorCriticConfig):
 
 class AgentTD3(AgentActorCritic):
     config: TD3Config
+    critic: EnsembleCritic
     policy: DeterministicPolicy
 
     def __init__(self, spec: EnvSpec, config: TD3Config, device: torch.device, seed: int):
@@ -70,13 +72,12 @@ class AgentTD3(AgentActorCritic):
         normed_BO = self.policy.norm(next_obs_BO)
         smooth_BA = (self.config.smooth_std * noise_BA).clamp(-clip, clip)
         action_BA = (self.policy_target.action(normed_BO) + smooth_BA).clamp(-1, 1)
-        q_EB: Tensor = self.critic_target(normed_BO, action_BA)
-        return self.target_q(q_EB)
+        return self.target_q(normed_BO, action_BA)
 
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
         normed_BO = self.policy.norm(b.obs)
-        q_EB = self.critic(normed_BO, self.policy.action(normed_BO))
-        loss = -q_EB[0].mean()  # the minimum is for targets: it keeps them from growing
+        # One critic is enough: the minimum is for targets, where it keeps them from growing.
+        loss = -self.critic.some(slice(1), normed_BO, self.policy.action(normed_BO)).mean()
         return loss, {"loss/actor": loss.detach()}
 
 

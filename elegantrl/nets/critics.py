@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from .layers import Activation, Init, mlp
+from .layers import Activation, Init, Members, mlp
 
 
 class ValueNet(nn.Module):
@@ -90,3 +90,7 @@ class EnsembleCritic(nn.Module):
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)).squeeze(-1)
+
+    def some(self, members: Members, obs: Tensor, action: Tensor) -> Tensor:
+        """What the chosen critics say, at the cost of these alone: [B, O], [B, A] -> [members, B]."""
+        return self.net.some(members, torch.cat([obs, action], -1)).squeeze(-1)

@@ -17,6 +17,9 @@ from torch.nn.functional import layer_norm
 
 Activation = Literal["relu", "tanh", "silu", "elu"]
 Init = Literal["default", "orthogonal"]
+Members = slice | Tensor
+"""Which members of an ensemble: a slice of them, or their indices."""
+ALL = slice(None)
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),  # a linear layer does not need its output again: half the memory traffic
     "tanh": nn.Tanh,
@@ -36,9 +39,14 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(num_members, 1, num_outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.some(ALL, x)
+
+    def some(self, members: Members, x: Tensor) -> Tensor:
+        """The outputs of the chosen members only."""
+        weight, bias = _chosen(self, members)
         if x.dim() == 2:
-            x = x.expand(self.weight.shape[0], *x.shape)
-        return torch.baddbmm(self.bias, x, self.weight)
+            x = x.expand(weight.shape[0], *x.shape)
+        return torch.baddbmm(bias, x, weight)
 
 
 class EnsembleLayerNorm(nn.Module):
@@ -50,7 +58,20 @@ class EnsembleLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_members, 1, num_features))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.addcmul(self.bias, self.weight, layer_norm(x, x.shape[-1:]))
+        return self.some(ALL, x)
+
+    def some(self, members: Members, x: Tensor) -> Tensor:
+        """The outputs of the chosen members only, whose inputs ``x`` holds."""
+        weight, bias = _chosen(self, members)
+        return torch.addcmul(bias, weight, layer_norm(x, x.shape[-1:]))
+
+
+STACKED = EnsembleLinear, EnsembleLayerNorm
+
+
+def _chosen(layer: EnsembleLinear | EnsembleLayerNorm, members: Members) -> tuple[Tensor, Tensor]:
+    # Slicing costs microseconds, which all members need not pay.
+    return (layer.weight, layer.bias) if members is ALL else (layer.weight[members], layer.bias[members])
 
 
 class Stack(nn.Sequential):
@@ -59,6 +80,12 @@ class Stack(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         for layer in self._modules.values():
             x = layer.forward(x)  # type: ignore[union-attr]
+        return x
+
+    def some(self, members: Members, x: Tensor) -> Tensor:
+        """What the chosen members of a stacked network say, at the cost of these alone."""
+        for layer in self:
+            x = layer.some(members, x) if isinstance(layer, STACKED) else layer.forward(x)
         return x
 
     def freeze(self) -> None:
@@ -90,7 +117,7 @@ def mlp(
     head_gain: float = 1.0,
     num_members: int | None = None,
     normed: bool = False,
-) -> nn.Sequential:
+) -> Stack:
     """Linear layers with an activation between them; a stack of ``num_members`` of them if given.
 
     With orthogonal initialisation hidden layers have gain sqrt(2) and the last one ``head_gain``; if ``normed``, what

@@ -18,20 +18,19 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ..errors import ConfigError
-from ..rng import numpy_stream
 from .metrics import read_metrics
+from .statistics import Array, bootstrap_interval, interquartile_mean
 from .store import write_atomic
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 FORMATS = ("jpg", "pdf", "png", "svg")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")  # safe for the colour-blind
 INK, GREY, LIGHT = "#222222", "#777777", "#b7c3cc"
 GRID_POINTS = 200
-RESAMPLES = 1000
+SEVERAL_SEEDS = "interquartile mean and 95 % bootstrap band; thin: the seeds; after its dot a seed keeps its score"
 
 
 # ---- What is drawn
@@ -63,7 +62,12 @@ class Run:
 
     @property
     def title(self) -> str:
-        return f"{self.agent.upper()} on {self.env}" if self.agent and self.env else self.name
+        return f"{self.label} on {self.env}" if self.agent and self.env else self.name
+
+    @property
+    def label(self) -> str:
+        """The agent as people write it."""
+        return (self.agent or self.name).upper().replace("_", " ")
 
 
 def read_run(run_dir: str | Path) -> Run:
@@ -118,15 +122,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-# ---- Statistics over seeds
-
-
-def interquartile_mean(values: Array, axis: int) -> Array:
-    """The mean without the lowest and the highest quarter; of fewer than four values the mean."""
-    count = values.shape[axis]
-    cut = count // 4
-    kept = np.sort(values, axis=axis).take(range(cut, count - cut), axis=axis)
-    return np.asarray(kept.mean(axis=axis))
+# ---- Several runs as one curve
 
 
 def combine(curves: Sequence[Curve]) -> Curve:
@@ -143,10 +139,7 @@ def combine(curves: Sequence[Curve]) -> Curve:
     if steps.size > GRID_POINTS:
         steps = np.linspace(start, end, GRID_POINTS)
     values = np.stack([np.interp(steps, curve.steps, curve.mean) for curve in curves])  # [seeds, steps]
-    seeds = len(curves)
-    picks = numpy_stream(0, "plot", "bootstrap").integers(seeds, size=(RESAMPLES, seeds))
-    low, high = np.percentile(interquartile_mean(values[picks], axis=1), (2.5, 97.5), axis=0)
-    return Curve(steps, interquartile_mean(values, axis=0), low, high)
+    return Curve(steps, interquartile_mean(values), *bootstrap_interval(values))
 
 
 # ---- Pictures
@@ -175,21 +168,48 @@ def plot_runs(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
     if not run_dirs:
         raise ConfigError("there is no run to plot; name at least one run folder")
     runs = [read_run(run_dir) for run_dir in run_dirs]
+    groups = _by_title(runs)
+    env = runs[0].env if len({run.env for run in runs}) == 1 else None
+    several = any(len(group) > 1 for group in groups.values())
+    note = SEVERAL_SEEDS if several else "evaluation mean, 95 % band"
+    figure, axes = _canvas(next(iter(groups)) if len(groups) == 1 else env or "Learning curves", note)
+    for i, (title, group) in enumerate(groups.items()):
+        name = group[0].label if env else title
+        count = f"{len(group)} seeds" if len(group) > 1 else "1 seed"
+        _draw_seeds(axes, group, COLOURS[i % len(COLOURS)], f"{name} ({count})")
+    _finish(figure, axes, _common_target(runs))
+    return _save(figure, Path(out))
+
+
+def plot_overview(run_dirs: Sequence[str | Path], out: str | Path, columns: int = 4) -> Path:
+    """Draw many runs into ``out``, one small panel per agent and environment; return the path."""
+    if not run_dirs:
+        raise ConfigError("there is no run to plot; name at least one run folder")
+    groups = _by_title([read_run(run_dir) for run_dir in run_dirs])
+    rows = math.ceil(len(groups) / columns)
+    layout = ConstrainedLayoutEngine(hspace=0.08, wspace=0.04)
+    figure = Figure(figsize=(3.4 * columns, 2.3 * rows + 0.5), layout=layout)
+    FigureCanvasAgg(figure)
+    figure.suptitle(SEVERAL_SEEDS, x=0.005, ha="left", fontsize=12, color=GREY)
+    for i, (title, group) in enumerate(groups.items()):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+        _style(axes)
+        _draw_seeds(axes, group, COLOURS[0], None)
+        _finish(figure, axes, _common_target(group))
+    return _save(figure, Path(out))
+
+
+def _by_title(runs: Sequence[Run]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.title, []).append(run)
-    envs, targets = {run.env for run in runs}, {run.target for run in runs}
-    env = runs[0].env if len(envs) == 1 else None
-    several = any(len(group) > 1 for group in groups.values())
-    note = "interquartile mean over seeds, 95 % bootstrap band; a run that has ended keeps its last score"
-    note = note if several else "evaluation mean, 95 % band"
-    figure, axes = _canvas(next(iter(groups)) if len(groups) == 1 else env or "Learning curves", note)
-    for i, (title, group) in enumerate(groups.items()):
-        name = group[0].agent.upper() if env and group[0].agent else title
-        count = f"{len(group)} seeds" if len(group) > 1 else "1 seed"
-        _draw_curve(axes, combine([run.evaluation for run in group]), COLOURS[i % len(COLOURS)], f"{name} ({count})")
-    _finish(figure, axes, targets.pop() if len(targets) == 1 else None)
-    return _save(figure, Path(out))
+    return groups
+
+
+def _common_target(runs: Sequence[Run]) -> float | None:
+    targets = {run.target for run in runs}
+    return targets.pop() if len(targets) == 1 else None
 
 
 def _canvas(title: str, note: str) -> tuple[Figure, Axes]:
@@ -200,6 +220,11 @@ def _canvas(title: str, note: str) -> tuple[Figure, Axes]:
     axes.text(0, 1.025, note, transform=axes.transAxes, fontsize=10, color=GREY, va="bottom")
     axes.set_xlabel("environment steps", color=GREY)
     axes.set_ylabel("return per episode", color=GREY)
+    _style(axes)
+    return figure, axes
+
+
+def _style(axes: Axes) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(LIGHT)
     axes.grid(axis="y", color="#e6eaed", lw=0.8)
@@ -209,10 +234,19 @@ def _canvas(title: str, note: str) -> tuple[Figure, Axes]:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.yaxis.set_major_locator(MaxNLocator(6))
     axes.margins(x=0.02, y=0.12)
-    return figure, axes
 
 
-def _draw_curve(axes: Axes, curve: Curve, colour: str, label: str) -> None:
+def _draw_seeds(axes: Axes, group: Sequence[Run], colour: str, label: str | None) -> None:
+    """One curve for all runs, and each of them as a thin line that ends in a dot where the run ended."""
+    curves = [run.evaluation for run in group if run.evaluation.steps.size]
+    if len(curves) > 1:
+        for curve in curves:
+            axes.plot(curve.steps, curve.mean, color=colour, lw=0.8, alpha=0.45, zorder=2.5)
+            axes.plot(curve.steps[-1:], curve.mean[-1:], "o", ms=3, color=colour, alpha=0.45, mew=0, zorder=2.5)
+    _draw_curve(axes, combine(curves), colour, label)
+
+
+def _draw_curve(axes: Axes, curve: Curve, colour: str, label: str | None) -> None:
     if not curve.steps.size:
         return
     few = curve.steps.size <= 25
@@ -246,15 +280,17 @@ def _finish(figure: Figure, axes: Axes, target: float | None) -> None:
         axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[])
         return
     axes.set_xlim(left=0)
-    figure.legend(frameon=False, loc="outside lower center", ncols=3, labelcolor=INK)  # never on top of a curve
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(frameon=False, loc="outside lower center", ncols=3, labelcolor=INK)  # never on top of a curve
     if target is not None and math.isfinite(target):
         axes.axhline(target, color=GREY, lw=1, ls=(0, (5, 4)), zorder=1.5)
         axes.annotate(
-            f"target {_plain_number(target)}",
-            (0, target),
+            f"target\n{_plain_number(target)}",  # beside the axes, where no curve passes
+            (1, target),
             xycoords=("axes fraction", "data"),
-            xytext=(3, 3),
+            xytext=(4, 0),
             textcoords="offset points",
+            va="center",
             color=GREY,
             fontsize=9,
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from elegantrl.agents.on_policy import OnPolicyConfig
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
@@ -88,17 +89,36 @@ def test_stacked_layer_norm_equals_one_network_at_a_time() -> None:
 
 
 def test_what_an_ensemble_says_of_a_target(make_spec: MakeSpec) -> None:
-    q_EB = torch.tensor([[1.0, 8.0], [3.0, 2.0], [5.0, 5.0]])
+    inputs = torch.eye(2), torch.zeros(2, 1)
 
-    def agent(target_critics: str) -> AgentTD3:
-        config = TD3Config(hidden=(4,), num_critics=3, target_critics=target_critics)  # type: ignore[arg-type]
-        return AgentTD3(make_spec("continuous"), config, CPU, 0)
+    def agent(target_critics: str) -> Any:
+        config = TD3Config(hidden=(), num_critics=3, target_critics=target_critics)  # type: ignore[arg-type]
+        agent: Any = AgentTD3(make_spec("continuous", obs_dim=2, action_dim=1), config, CPU, 0)
+        agent.critic_target.net[0].weight.zero_()
+        agent.critic_target.net[0].bias.zero_()
+        agent.critic_target.net[0].weight[:, :2, 0] = torch.tensor([[1.0, 8.0], [3.0, 2.0], [5.0, 5.0]])  # [E, B]
+        return agent
 
-    assert agent("min").target_q(q_EB).tolist() == [1.0, 2.0]
-    assert agent("mean").target_q(q_EB).tolist() == [3.0, 5.0]
+    assert agent("min").target_q(*inputs).tolist() == [1.0, 2.0]
+    assert agent("mean").target_q(*inputs).tolist() == [3.0, 5.0]
     subset = agent("subset")
     subset.subset.copy_(torch.tensor([2, 0]))
-    assert subset.target_q(q_EB).tolist() == [1.0, 5.0]
+    assert subset.target_q(*inputs).tolist() == [1.0, 5.0]
+
+
+@pytest.mark.parametrize("members", [slice(1), slice(1, 3), torch.tensor([2, 0])])
+@pytest.mark.parametrize("normed", [False, True])
+def test_some_members_say_what_they_say_among_all(members: slice | Tensor, normed: bool) -> None:
+    critic = EnsembleCritic(3, 2, (7, 6), "relu", 3, normed=normed)
+    for p in critic.parameters():
+        nn.init.normal_(p)
+    obs, action = torch.randn(10, 3), torch.randn(10, 2)
+    some, expected = critic.some(members, obs, action), critic(obs, action)[members]
+    torch.testing.assert_close(some, expected)
+    weight = torch.linspace(-1, 1, some.numel()).view_as(some)
+    parameters = list(critic.parameters())
+    grads = [torch.autograd.grad((q_EB * weight).sum(), parameters) for q_EB in (some, expected)]
+    torch.testing.assert_close(*grads)
 
 
 def test_orthogonal_start_reaches_the_critics(make_spec: MakeSpec) -> None:

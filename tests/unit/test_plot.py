@@ -14,7 +14,7 @@ from PIL import Image
 from elegantrl.errors import ConfigError
 from elegantrl.train import plot
 from elegantrl.train.metrics import RunLog
-from elegantrl.train.plot import Curve, combine, interquartile_mean, plot_run, plot_runs, read_run
+from elegantrl.train.plot import Curve, combine, plot_overview, plot_run, plot_runs, read_run
 
 
 def make_run(
@@ -63,7 +63,7 @@ def test_a_run_is_drawn_under_both_documented_names(tmp_path: Path, figures: lis
         "PPO on CartPole-v1",
         "seed 0, 30k steps in 38 s",
         "best 300",
-        "target 475",
+        "target\n475",
         "training episodes",
         "evaluation, 95 % band",
     ]
@@ -141,12 +141,15 @@ def test_seeds_become_one_curve_and_groups_get_colours(tmp_path: Path, figures: 
     plot_runs([*seeds, other], tmp_path / "out.png")
     assert texts(figures[0]) == [
         "CartPole-v1",
-        "interquartile mean over seeds, 95 % bootstrap band; a run that has ended keeps its last score",
-        "target 475",
+        plot.SEVERAL_SEEDS,
+        "target\n475",
         "PPO (5 seeds)",
         "DQN (1 seed)",
     ]
-    ppo, dqn, _ = figures[0].axes[0].lines
+    *thin, ppo, dqn, _ = figures[0].axes[0].lines
+    assert [line.get_ydata().tolist() for line in thin[::2]] == [[10.0 * i, 20.0 * i] for i in range(5)]
+    assert [line.get_xydata().tolist() for line in thin[1::2]] == [[[20_000, 20.0 * i]] for i in range(5)]  # the dots
+    assert all(line.get_color() == ppo.get_color() and line.get_linewidth() <= ppo.get_linewidth() for line in thin)
     assert ppo.get_ydata().tolist() == [20.0, 40.0]
     assert dqn.get_ydata().tolist() == [1.0, 2.0]
     assert ppo.get_color() != dqn.get_color()
@@ -158,16 +161,26 @@ def test_runs_of_several_environments_are_named_in_full(tmp_path: Path, figures:
     assert texts(figures[0]) == [
         "Learning curves",
         "evaluation mean, 95 % band",
-        "target 475",
+        "target\n475",
         "PPO on A-v0 (1 seed)",
         "PPO on B-v0 (1 seed)",
     ]
 
 
-def test_interquartile_mean_by_hand() -> None:
-    assert interquartile_mean(np.array([0.0, 1, 2, 3, 4, 5, 6, 1000]), axis=0) == 3.5
-    assert interquartile_mean(np.array([1.0, 2, 6]), axis=0) == 3.0
-    assert interquartile_mean(np.array([[1.0, 10], [3, 30]]), axis=0).tolist() == [2.0, 20.0]
+def test_an_overview_has_a_panel_per_agent_and_environment(tmp_path: Path, figures: list[Figure]) -> None:
+    runs = [
+        make_run(tmp_path / f"{agent}{i}", [1.0 + i, 2.0 + i], agent=agent, env=env, seed=i)
+        for agent, env in (("ppo", "B-v0"), ("double_dqn", "A-v0"))
+        for i in range(3)
+    ]
+    plot_overview([*runs, make_run(tmp_path / "none", [])], tmp_path / "out.png", columns=2)
+    assert [axes.get_title(loc="left") for axes in figures[0].axes] == [
+        "PPO on B-v0", "DOUBLE DQN on A-v0", "PPO on CartPole-v1"
+    ]  # fmt: skip
+    assert figures[0].axes[0].lines[-2].get_ydata().tolist() == [2.0, 3.0]
+    assert [text.get_text() for text in figures[0].axes[2].texts] == ["no evaluation yet"]
+    with pytest.raises(ConfigError, match="no run to plot"):
+        plot_overview([], tmp_path / "out.png")
 
 
 def curve(steps: list[float], mean: list[float]) -> Curve:

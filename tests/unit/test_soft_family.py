@@ -40,10 +40,18 @@ def batch(rows: int = 16, action_dim: int | None = 2) -> Transition:
 
 
 def test_redq_target_is_the_minimum_over_the_subset_and_the_actor_climbs_the_mean(make_spec: MakeSpec) -> None:
-    agent = AgentREDQ(make_spec("continuous"), REDQConfig(hidden=(8,), num_critics=4), CPU, 0)
-    q_EB = torch.tensor([[1.0, 8.0], [5.0, 2.0], [3.0, 4.0], [7.0, 6.0]])
+    spec = make_spec("continuous", obs_dim=1, action_dim=1)
+    agent: Any = AgentREDQ(spec, REDQConfig(hidden=(), num_critics=4), CPU, 0)
+    with torch.no_grad():  # Q_e(s, a) = slope_e * s + offset_e
+        agent.critic_target.net[0].weight.zero_()
+        agent.critic_target.net[0].weight[:, 0, 0] = torch.tensor([1.0, -3.0, 0.0, 2.0])
+        agent.critic_target.net[0].bias[:, 0, 0] = torch.tensor([-9.0, 5.0, -9.0, 1.0])
+        agent.log_alpha.fill_(-math.inf)  # entropy counts nothing
     agent.subset.copy_(torch.tensor([3, 1]))
-    assert agent.target_q(q_EB).tolist() == [5.0, 2.0]
+    # At s = 1 they say 3 and 2, at s = -1 they say -1 and 8; the others would say less.
+    value_B = agent.next_value(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1))
+    assert value_B.tolist() == [2.0, -1.0]
+    q_EB = torch.tensor([[1.0, 8.0], [5.0, 2.0], [3.0, 4.0], [7.0, 6.0]])
     assert agent.actor_q(q_EB).tolist() == [4.0, 5.0]
 
 

@@ -1,0 +1,145 @@
+"""Published scores for the tasks of the learning benchmark, each with its source and what it measures."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Source(NamedTuple):
+    """Who published, and what the figures mean."""
+
+    name: str
+    url: str
+    version: str
+    metric: str
+
+
+class Reference(NamedTuple):
+    """One published score; the note says which of several figures it is, or which version of the task it is for."""
+
+    source: str
+    score: str
+    steps: str
+    note: str = ""
+
+
+SOURCES = {
+    "zoo": Source(
+        "RL Baselines3 Zoo",
+        "https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md",
+        "22e3ff2",
+        "One run each; final policy without exploration over 150,000 environment steps; mean and std over episodes",
+    ),
+    "CleanRL": Source(
+        "CleanRL",
+        "https://docs.cleanrl.dev",
+        "fe8d8a0",
+        "Three seeds (Pendulum ten); training episodes, exploration included, at the end; mean and std over seeds",
+    ),
+    "XuanCe": Source(
+        "XuanCe",
+        "https://github.com/agi-brain/xuance-benchmarks",
+        "adec00d",
+        "Five seeds, computed from the published curves: `last` is the mean of the last five evaluations, mean and std"
+        " over seeds; `best` the best evaluation of a seed, mean over seeds",
+    ),
+    "SimbaV2": Source(
+        "SimbaV2, baseline curves",
+        "https://github.com/dojeon-ai/SimbaV2",
+        "results/baseline",
+        "Ten seeds; evaluation return at that step, mean and std over seeds",
+    ),
+    "TD3": Source(
+        "Fujimoto et al. 2018",
+        "https://arxiv.org/abs/1802.09477",
+        "table 1",
+        "Ten seeds; the highest average return on the way, mean and std over seeds",
+    ),
+}
+
+TWINS = {"TensorCartPole": "CartPole-v1", "TensorPendulum": "Pendulum-v1"}
+"""Environments of ours with the dynamics of another one, whose published scores they can be held against."""
+
+REFERENCES: dict[str, tuple[Reference, ...]] = {
+    "ppo/CartPole-v1": (
+        Reference("zoo", "500 ± 0", "100k"),
+        Reference("CleanRL", "490.0 ± 6.1", "500k"),
+        Reference("XuanCe", "500 ± 0", "200k", "last"),
+    ),
+    "dqn/CartPole-v1": (
+        Reference("zoo", "500 ± 0", "50k"),
+        Reference("CleanRL", "488.7 ± 16.1", "500k"),
+        Reference("XuanCe", "490 ± 15", "200k", "last"),
+    ),
+    "double_dqn/CartPole-v1": (Reference("XuanCe", "411 ± 99", "200k", "last"),),
+    "dueling_dqn/CartPole-v1": (Reference("XuanCe", "393 ± 126", "200k", "last"),),
+    "d3qn/CartPole-v1": (Reference("XuanCe", "393 ± 126", "200k", "last, dueling alone"),),
+    "a2c/CartPole-v1": (
+        Reference("zoo", "500 ± 0", "500k"),
+        Reference("XuanCe", "353 ± 103", "200k", "last"),
+    ),
+    "discrete_sac/CartPole-v1": (Reference("XuanCe", "275 (seeds 247 - 317)", "200k", "last, fixed temperature"),),
+    "dqn/Acrobot-v1": (
+        Reference("zoo", "-77 ± 12", "100k"),
+        Reference("CleanRL", "-91.5 ± 7.2", "500k"),
+        Reference("XuanCe", "-93 ± 19", "200k", "last"),
+    ),
+    "double_dqn/Acrobot-v1": (Reference("XuanCe", "-83 ± 4", "200k", "last"),),
+    "dueling_dqn/Acrobot-v1": (Reference("XuanCe", "-82 ± 3", "200k", "last"),),
+    "d3qn/Acrobot-v1": (Reference("XuanCe", "-82 ± 3", "200k", "last, dueling alone"),),
+    "ppo/Acrobot-v1": (
+        Reference("zoo", "-74 ± 18", "1M"),
+        Reference("CleanRL", "-86.4 ± 1.3", "500k"),
+        Reference("XuanCe", "-500", "200k", "last"),
+    ),
+    "sac/Pendulum-v1": (
+        Reference("zoo", "-157 ± 89", "20k"),
+        Reference("XuanCe", "-220 ± 26", "200k", "last"),
+    ),
+    "ppo/Pendulum-v1": (
+        Reference("zoo", "-172 ± 104", "100k"),
+        Reference("CleanRL", "-1142 ± 136", "8M"),
+        Reference("XuanCe", "-242 ± 26", "200k", "last"),
+    ),
+    "ddpg/Pendulum-v1": (
+        Reference("zoo", "-152 ± 94", "20k"),
+        Reference("XuanCe", "-216 ± 24", "200k", "last"),
+    ),
+    "td3/Pendulum-v1": (
+        Reference("zoo", "-152 ± 90", "20k"),
+        Reference("XuanCe", "-285 ± 30", "200k", "last"),
+    ),
+    "mod_sac/Pendulum-v1": (),
+    "redq/Pendulum-v1": (),
+    "sac/MountainCarContinuous-v0": (Reference("zoo", "95 ± 1", "50k"),),
+    "ppo/LunarLander-v3": (
+        Reference("zoo", "242 ± 32", "1M", "LunarLander-v2"),
+        Reference("XuanCe", "186 ± 36", "300k", "last; best 261"),
+    ),
+    "d3qn/LunarLander-v3": (Reference("XuanCe", "193 ± 77", "300k", "last, dueling alone; best 254"),),
+    "sac/LunarLanderContinuous-v3": (Reference("zoo", "260 ± 65", "500k", "LunarLanderContinuous-v2"),),
+    "td3/LunarLanderContinuous-v3": (Reference("zoo", "207 ± 68", "300k", "LunarLanderContinuous-v2"),),
+    "sac/HalfCheetah-v5": (
+        Reference("SimbaV2", "6156 ± 700", "100k", "HalfCheetah-v4"),
+        Reference("SimbaV2", "8593 ± 964", "300k", "HalfCheetah-v4"),
+        Reference("XuanCe", "10122 ± 833", "1M", "last; best 10428"),
+    ),
+    "td3/HalfCheetah-v5": (
+        Reference("XuanCe", "8014 ± 3051", "1M", "last; best 8349"),
+        Reference("TD3", "9637 ± 859", "1M", "HalfCheetah-v1"),
+    ),
+    "ppo/Hopper-v5": (
+        Reference("zoo", "2410 ± 10", "1M", "Hopper-v3"),
+        Reference("CleanRL", "2383 ± 272", "1M", "Hopper-v4"),
+        Reference("XuanCe", "2068 ± 889", "1M", "last; best 2702"),
+    ),
+}
+
+
+def published(agent: str, env: str) -> str:
+    """The references of a pair in one line; empty tuples in the table are pairs that were looked for in vain."""
+    key = f"{agent}/{TWINS.get(env, env)}"
+    found = [f"{r.source} {r.score} @{r.steps}" + (f" ({r.note})" if r.note else "") for r in REFERENCES.get(key, ())]
+    if not found:
+        return "none found" if key in REFERENCES else "-"
+    return "; ".join(found) + (f"; all for {TWINS[env]}" if env in TWINS else "")
