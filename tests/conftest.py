@@ -111,9 +111,10 @@ def make_rollout() -> Callable[..., Rollout]:
         ended = (terminated | truncated).unsqueeze(-1)
         next_obs = torch.where(ended, torch.randn(steps, lanes, obs_dim, generator=g), obs[1:])
         with torch.no_grad():
-            dist = agent.policy.dist(obs[:-1])
-            action = dist.sample(g)
-            logp = dist.log_prob(action)
+            draws = agent.policy.draw(steps, lanes, g)
+            pairs = [agent.policy.explore(seen, draw) for seen, draw in zip(obs[:-1], draws, strict=True)]
+            action, out = (torch.stack(column) for column in zip(*pairs, strict=True))
+            logp = agent.policy.log_prob(out, action)
         reward = torch.randn(steps, lanes, generator=g)
         return Rollout(obs[:-1], action, reward, terminated, truncated, next_obs, logp)
 

@@ -96,7 +96,7 @@ class TrainedPolicy:
         """The best known action for one observation or a batch of them; continuous ones in [-1, 1]."""
         x = torch.as_tensor(np.asarray(obs, dtype=np.float32))
         batch = x.reshape(-1, self.spec.kwargs["obs_dim"])
-        action, _ = self.policy.act(batch, False, None)
+        action = self.policy.act(batch)
         return np.asarray(action.squeeze(0) if batch.shape[0] == 1 and x.dim() < 2 else action)
 
     def evaluate(self, episodes: int = 20, seed: int = 0, env: Any = None) -> Score:

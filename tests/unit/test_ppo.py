@@ -94,8 +94,10 @@ def test_entropy_coefficient_raises_entropy(make_spec: MakeSpec, kind: str) -> N
         with torch.no_grad():
             for p in agent.policy.net.parameters():
                 p.mul_(3.0 if p.dim() > 1 else 1.0).add_(0.5 * torch.linspace(-1, 1, p.numel()).view_as(p))
-        action = agent.policy.dist(obs).sample(torch.Generator().manual_seed(1)).detach()
-        logp = agent.policy.dist(obs).log_prob(action).detach()
+        with torch.no_grad():
+            (draw,) = agent.policy.draw(1, 64, torch.Generator().manual_seed(1))
+            action, _ = agent.policy.explore(obs, draw)
+            logp = agent.policy.dist(obs).log_prob(action)
         batch = Batch(obs, action, logp, torch.zeros(64), torch.zeros(64))
         before = agent.policy.dist(obs).entropy().mean().item()
         for _ in range(30):
