@@ -546,9 +546,10 @@ def test_documented_names_stand_for_their_algorithms():
         "AgentA2C": "a2c", "AgentDiscreteA2C": "a2c", "AgentPPO": "ppo", "AgentDiscretePPO": "ppo",
         "AgentDQN": "dqn", "AgentDoubleDQN": "dqn", "AgentDuelingDQN": "dqn", "AgentD3QN": "dqn",
         "AgentSAC": "sac", "AgentDiscreteSAC": "discrete_sac", "AgentModSAC": "mod_sac", "AgentREDQ": "redq",
-        "AgentDDPG": "ddpg", "AgentTD3": "td3",
+        "AgentDDPG": "ddpg", "AgentTD3": "td3", "AgentPPO_H": "ppo", "AgentPPOHterm": "ppo", "AgentSAC_H": "sac",
+        "AgentReSACHtermK": "sac", "AgentDDPGHterm": "ddpg",
     }  # fmt: skip
-    on_policy = {"AgentA2C", "AgentDiscreteA2C", "AgentPPO", "AgentDiscretePPO"}
+    on_policy = {"AgentA2C", "AgentDiscreteA2C", "AgentPPO", "AgentDiscretePPO", "AgentPPO_H", "AgentPPOHterm"}
     assert {name for name in AGENTS if not getattr(elegantrl, name).if_off_policy} == on_policy
     args = short(Config(elegantrl.AgentDiscreteA2C, Line))
     args.num_envs, args.horizon_len = 2, 50
