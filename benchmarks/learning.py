@@ -86,6 +86,10 @@ TASKS = [
     Task("d3qn", "Acrobot-v1", -100, 150_000, 3),
     Task("ppo", "Acrobot-v1", -100, 150_000, 3),
     Task("d3qn", "LunarLander-v3", 200, 300_000, 3),
+    Task("sac", "MountainCarContinuous-v0", 90, 50_000, 3),
+    Task("sac", "LunarLanderContinuous-v3", 200, 300_000, 3),
+    Task("td3", "LunarLanderContinuous-v3", 200, 300_000, 3),
+    Task("ppo", "Hopper-v5", 2300, 1_000_000, 3),
     Task("sac", "HalfCheetah-v5", 5500, 150_000, 3),
     Task("td3", "HalfCheetah-v5", 4500, 150_000, 3),
 ]
