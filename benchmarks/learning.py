@@ -5,10 +5,10 @@
     python benchmarks/learning.py --fresh                  # forget earlier results first
     python benchmarks/learning.py --table                  # no runs: write docs/results.md and draw the curves
 
-A run trains in a folder of its own, then `elegantrl eval` scores its best policy over 20 episodes with seeds that training
-never saw. Results accumulate in results/learning.json after every run. An interrupted benchmark goes on where it stopped,
-the run in progress from its newest commit (unfinished/), and two that run different pairs at once keep each other's
-results. The evaluations of every run are kept in results/learning/, from which the curves are drawn.
+A run trains in a folder of its own, then `elegantrl eval` scores its best policy over 20 episodes with seeds that
+training never saw. Results accumulate in results/learning.json after every run. An interrupted benchmark goes on where
+it stopped, the run in progress from its newest commit (unfinished/), and two that run different pairs at once keep each
+other's results. The evaluations of every run are kept in results/learning/, from which the curves are drawn.
 """
 
 from __future__ import annotations
