@@ -5,6 +5,8 @@ ElegantRLError
   SpecError         an environment breaks the contract or does not fit the agent        exit code 2
   RoleError         a worker, learner or evaluator failed while the run was going on    exit code 3
     NonFinite       a NaN or infinity appeared in data or losses
+    RoleDied        the process of a role ended, or was ended, before it answered
+    RoleTimedOut    a role took longer than it may and was ended
   CheckpointError   no usable commit, or one that was damaged or tampered with          exit code 4
   StorageError      the run folder cannot be written                                    exit code 5
 """
@@ -34,6 +36,14 @@ class RoleError(ElegantRLError, RuntimeError):
 
 
 class NonFinite(RoleError):
+    pass
+
+
+class RoleDied(RoleError):
+    pass
+
+
+class RoleTimedOut(RoleError):
     pass
 
 

@@ -1,14 +1,15 @@
 """The executor contract: spawn roles, call their methods, wait for outcomes. Knows nothing of reinforcement learning.
 
-A future ends in exactly one of two ways here: it holds a value, or it re-raises what the role raised. Calls on one
-handle run in order. An executor never retries: whoever supervises the roles decides that.
+A future ends in exactly one of four ways: it holds a value, it re-raises what the role raised (with the traceback as
+its cause if that happened elsewhere), or it raises ``RoleDied`` or ``RoleTimedOut``. Calls on one handle run in order.
+What was ended delivers nothing any more. An executor never retries: whoever supervises the roles decides that.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Future(ABC):
@@ -19,22 +20,37 @@ class Future(ABC):
 
     @abstractmethod
     def result(self) -> Any:
-        """The value; raises what the call raised."""
+        """The value, as soon as there is one; raises what the call raised."""
+
+
+class Ref(ABC):  # noqa: B024  what a backend keeps behind it is its own affair
+    """A value that was handed over once, to be named in any number of calls; it is released when nobody holds it."""
 
 
 class Handle(ABC):
     """A role that is alive somewhere."""
 
     @abstractmethod
-    def call(self, method: str, *args: Any) -> Future: ...
+    def call(self, method: str, *args: Any, timeout: float | None = None) -> Future:
+        """Have a method of the role called; an argument that is a ``Ref`` arrives as its value.
+
+        A role that takes more than ``timeout`` seconds, counted from the end of the call before, is ended.
+        """
 
 
 class Executor(ABC):
     """Places roles and moves calls to them."""
 
+    isolates: ClassVar[bool]
+    """Whether a role can die or hang without its caller; where it cannot, a timeout is refused."""
+
     @abstractmethod
-    def spawn(self, build: Callable[[], Any]) -> Handle:
-        """Bring a role to life; errors of its constructor are raised here."""
+    def spawn_all(self, builds: Sequence[Callable[[], Any]], timeout: float | None = None) -> list[Handle]:
+        """Bring roles to life at the same time; the first error of a constructor is raised here."""
+
+    def spawn(self, build: Callable[[], Any], timeout: float | None = None) -> Handle:
+        (handle,) = self.spawn_all([build], timeout)
+        return handle
 
     @abstractmethod
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
@@ -42,8 +58,30 @@ class Executor(ABC):
 
     @abstractmethod
     def kill(self, handle: Handle) -> None:
-        """End a role; calling it twice is harmless."""
+        """End a role at once; calling it twice is harmless."""
+
+    @abstractmethod
+    def put(self, value: Any) -> Ref:
+        """Hand over a value that many calls will carry: it is written once and read by all."""
 
     @abstractmethod
     def close(self) -> None:
         """End all roles and release everything."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an error from another process, as text; the ``__cause__`` of that error."""
+
+    def __init__(self, text: str, where: str):
+        super().__init__(f"\n{text}")
+        self.where = where
+
+
+def where_raised(error: BaseException) -> str:
+    """``file:line`` of the innermost frame, in whichever process that was."""
+    if isinstance(error.__cause__, RemoteTraceback):
+        return error.__cause__.where
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else ""

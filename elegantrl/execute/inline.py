@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .base import Executor, Future, Handle
+from ..errors import ConfigError, RoleDied
+from .base import Executor, Future, Handle, Ref
+
+
+class InlineRef(Ref):
+    def __init__(self, value: Any):
+        self.value = value
 
 
 class InlineFuture(Future):
@@ -31,21 +37,29 @@ class InlineHandle(Handle):
         self.role = role
         self.alive = True
 
-    def call(self, method: str, *args: Any) -> InlineFuture:
-        assert self.alive, f"call of {method} on a role that was ended"
-        return InlineFuture(lambda: getattr(self.role, method)(*args))
+    def call(self, method: str, *args: Any, timeout: float | None = None) -> InlineFuture:
+        if timeout is not None:
+            raise ConfigError("a role in this process cannot be stopped after a timeout; use --executor process")
+        return InlineFuture(lambda: self._run(method, args))
+
+    def _run(self, method: str, args: tuple[Any, ...]) -> Any:
+        if not self.alive:
+            raise RoleDied(f"{type(self.role).__name__} was ended before {method}")
+        return getattr(self.role, method)(*(a.value if isinstance(a, InlineRef) else a for a in args))
 
 
 class InlineExecutor(Executor):
     """Runs a call at once, in the caller's thread."""
 
+    isolates = False
+
     def __init__(self) -> None:
         self.handles: list[InlineHandle] = []
 
-    def spawn(self, build: Callable[[], Any]) -> InlineHandle:
-        handle = InlineHandle(build())
-        self.handles.append(handle)
-        return handle
+    def spawn_all(self, builds: Sequence[Callable[[], Any]], timeout: float | None = None) -> list[Handle]:
+        new = [InlineHandle(build()) for build in builds]
+        self.handles += new
+        return list(new)
 
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
         return list(futures)
@@ -55,6 +69,9 @@ class InlineExecutor(Executor):
         if handle.alive:
             handle.alive = False
             handle.role.close()
+
+    def put(self, value: Any) -> InlineRef:
+        return InlineRef(value)
 
     def close(self) -> None:
         for handle in self.handles:

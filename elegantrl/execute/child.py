@@ -1,0 +1,91 @@
+"""The life of a child process: build a role, answer calls in order, die with the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pickle
+import select
+import signal
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from ..errors import RoleError
+from .base import where_raised
+from .shared import Channel, LimitedOutbox, Parcel
+
+BUILD = "(build)"
+"""The first message of a parent: its one value is a function that makes the role."""
+
+MAX_ANSWERS_HELD = 4
+"""Blocks of answers that the parent may hold before the role has to wait for it."""
+
+
+def die_with_parent(alive: Connection) -> None:
+    """Have the kernel end this process, and what it started, when the parent's end of ``alive`` closes.
+
+    The parent that asks is not the one that forked this process, so its death is no parent's death to the kernel; and
+    a thread that watches would need the interpreter, which a stuck environment may never let go of.
+    """
+    os.setpgid(0, 0)
+    fd = alive.fileno()
+    fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+    gone = select.poll()
+    gone.register(fd, select.POLLHUP)
+    if gone.poll(0):  # it went before the kernel was told
+        os._exit(1)
+
+
+def leave_signals_to_parent() -> None:
+    """Ctrl-C and polite requests to end reach the whole group; what is to be saved first, the parent decides."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # A function instead of SIG_IGN: programs that an environment starts do not inherit it.
+        signal.signal(number, lambda *_: None)
+
+
+def run_child(conn: Connection, alive: Connection, reader: int) -> None:
+    die_with_parent(alive)
+    leave_signals_to_parent()
+    torch.set_num_threads(1)
+    channel = Channel(conn, LimitedOutbox(MAX_ANSWERS_HELD, conn), peer=0, reader=reader)
+    role: Any = None
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe: the end of every role
+        while True:
+            head, parcels, _ = channel.recv()
+            if head == BUILD:
+                role = answer(channel, head, parcels, None)
+            else:
+                answer(channel, head, parcels, role)
+    if role is not None:
+        role.close()
+
+
+def answer(channel: Channel, method: str, parcels: tuple[Parcel, ...], role: Any) -> Any:
+    """Run one call and send what came of it; nothing of the call stays referenced here."""
+    try:
+        args = [channel.unpack(parcel) for parcel in parcels]
+        value = args[0]() if method == BUILD else getattr(role, method)(*args)
+        parcel, head = channel.outbox.pack(None if method == BUILD else value), "value"
+    except EOFError:
+        raise
+    except Exception as error:
+        value, (parcel, head) = None, (channel.outbox.pack(portable(error)), "error")
+    channel.send(head, (channel.lend(parcel),))
+    return value
+
+
+def portable(error: Exception) -> tuple[bytes, str, str]:
+    """An error as (pickle, traceback, place); what cannot be pickled becomes a ``RoleError`` with the same words."""
+    text, where = "".join(traceback.format_exception(error)), where_raised(error)
+    try:
+        body = pickle.dumps(error)
+        pickle.loads(body)  # a constructor of other arguments fails only here
+    except Exception:
+        body = pickle.dumps(RoleError(f"{type(error).__name__}: {' '.join(str(error).split())}"))
+    return body, text, where

@@ -1,0 +1,300 @@
+"""Roles in processes of this machine, one process per role.
+
+Children come from a fork server that has imported torch already and never touched a device: they start in a fraction of
+a second and may use CUDA. A child dies with this process, whichever way that ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
+from typing import Any
+
+from ..errors import ConfigError, RoleDied, RoleError, RoleTimedOut
+from .base import Executor, Future, Handle, Ref, RemoteTraceback
+from .child import BUILD, run_child
+from .shared import MAX_READERS, Block, Channel, Outbox, Parcel
+
+CALLS_ON_WIRE = 2
+"""One that runs and one that is ready; more could fill the pipe while both sides write."""
+
+GOODBYE_SECONDS = 2.0
+"""How long roles may take to close their environments before they are ended."""
+
+
+class ProcessFuture(Future):
+    def __init__(self, handle: ProcessHandle, method: str, timeout: float | None):
+        self.handle, self.method, self.timeout = handle, method, timeout
+        self.ended = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def end(self, value: Any = None, error: BaseException | None = None) -> None:
+        self.ended, self._value, self._error = True, value, error
+
+    def done(self) -> bool:
+        if not self.ended:
+            self.handle.listen()
+        return self.ended
+
+    def result(self) -> Any:
+        wait_for([self], None)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class ProcessRef(Ref):
+    """Holds a block of the outbox until the last reference to it is gone."""
+
+    def __init__(self, parcel: Parcel, block: Block | None):
+        self.parcel = parcel
+        if block is not None:
+            block.holders += 1
+            weakref.finalize(self, _let_go, block).atexit = False
+
+
+def _let_go(block: Block) -> None:
+    block.holders -= 1
+
+
+class ProcessHandle(Handle):
+    """The parent's side of one child."""
+
+    def __init__(self, context: Any, outbox: Outbox, reader: int):
+        ours, theirs = context.Pipe(duplex=True)
+        alive_theirs, self.alive = context.Pipe(duplex=False)
+        self.process = context.Process(target=run_child, args=(theirs, alive_theirs, reader))
+        self.process.start()
+        # With our copies gone the child is the only holder of its ends.
+        theirs.close()
+        alive_theirs.close()
+        self.channel = Channel(ours, outbox, peer=reader, reader=0)
+        self.waiting: deque[ProcessFuture] = deque()
+        self.unsent: deque[tuple[str, tuple[Parcel, ...]]] = deque()
+        self.head_since = 0.0
+        self.death: str | None = None
+        """What this role died of, in words."""
+
+    # ---- calls
+
+    def call(self, method: str, *args: Any, timeout: float | None = None) -> ProcessFuture:
+        future = ProcessFuture(self, method, timeout)
+        if self.death is not None:
+            future.end(error=RoleDied(f"the role was asked for {method} after it {self.death}"))
+            return future
+        parcels: list[Parcel] = []
+        try:
+            for value in args:
+                packed = value.parcel if isinstance(value, ProcessRef) else self.channel.outbox.pack(value)
+                parcels.append(self.channel.lend(packed))
+        except Exception as error:
+            self.channel.take_back(parcels)
+            future.end(error=cannot_travel(error))
+            return future
+        if not self.waiting:
+            self.head_since = time.monotonic()
+        self.waiting.append(future)
+        self.unsent.append((method, tuple(parcels)))
+        self.send_ready()
+        return future
+
+    def send_ready(self) -> None:
+        on_wire = len(self.waiting) - len(self.unsent)
+        with contextlib.suppress(OSError):  # a dead child is noticed where its answers are read
+            for _ in range(min(len(self.unsent), CALLS_ON_WIRE - on_wire)):
+                self.channel.send(*self.unsent.popleft())
+
+    # ---- answers
+
+    def listen(self) -> None:
+        """Take in what the child has said; notice its death and a missed deadline."""
+        if self.death is not None:
+            return
+        dead = not self.process.is_alive()  # looked up first: what it said before it died still counts
+        try:
+            while self.waiting and self.channel.conn.poll():
+                self.take_answer()
+        except (EOFError, OSError):
+            dead = True
+        if dead:
+            self.bury()
+        elif self.waiting and self.seconds_left() == 0.0:
+            self.end_for_timeout()
+
+    def take_answer(self) -> None:
+        head, (parcel,), _ = self.channel.recv()
+        future = self.waiting.popleft()
+        self.head_since = time.monotonic()
+        self.send_ready()
+        try:
+            value = self.channel.unpack(parcel)
+        except Exception as error:  # a class that only the child can import
+            future.end(error=error)
+            return
+        if head == "error":
+            future.end(error=revive(*value))
+        else:
+            future.end(value)
+
+    def seconds_left(self) -> float | None:
+        """Until the call that runs must have ended; None for any time it likes."""
+        if not self.waiting or self.waiting[0].timeout is None:
+            return None
+        return max(0.0, self.head_since + self.waiting[0].timeout - time.monotonic())
+
+    # ---- the end
+
+    def end_for_timeout(self) -> None:
+        late = self.waiting.popleft()
+        late.end(
+            error=RoleTimedOut(
+                f"no answer to {late.method} from pid {self.process.pid} within {late.timeout:g} s, so it was ended"
+            )
+        )
+        self.kill("was ended after a timeout")
+
+    def kill(self, why: str) -> None:
+        if self.death is None:
+            self.process.kill()
+            self.bury(why)
+
+    def bury(self, why: str | None = None) -> None:
+        """Make sure that the child and what it started are gone; end its calls. It says nothing any more."""
+        pid = self.process.pid
+        self.process.join(GOODBYE_SECONDS)
+        if self.process.exitcode is None:  # its pipe is closed and still it lives
+            self.process.kill()
+            self.process.join()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        self.death = why or in_words(self.process.exitcode)
+        while self.waiting:
+            future = self.waiting.popleft()
+            future.end(error=RoleDied(f"pid {pid} {self.death} before it answered {future.method}"))
+        self.unsent.clear()
+        for block in self.channel.outbox.blocks:
+            block.forget(self.channel.peer)
+        self.channel.close()
+        self.alive.close()
+        self.process.close()
+
+
+class ProcessExecutor(Executor):
+    """A process per role; ``preload`` names modules that the fork server imports for all of them."""
+
+    isolates = True
+
+    def __init__(self, preload: Sequence[str] = ()):
+        if not hasattr(os, "memfd_create"):
+            raise ConfigError("processes need Linux, for shared memory without a name; use --executor inline")
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise ConfigError('a script that starts processes needs `if __name__ == "__main__":` around the start')
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["elegantrl.execute.child", *preload])
+        self.outbox = Outbox()
+        self.handles: dict[int, ProcessHandle] = {}
+        # At exit multiprocessing waits for its children; those of an executor that nobody closed would wait for us.
+        atexit.register(self.close)
+
+    def spawn_all(self, builds: Sequence[Callable[[], Any]], timeout: float | None = None) -> list[Handle]:
+        new: list[ProcessHandle] = []
+        try:
+            new.extend(self.start_child() for _ in builds)
+            calls = [h.call(BUILD, build, timeout=timeout) for h, build in zip(new, builds, strict=True)]
+            for call in calls:
+                call.result()
+        except BaseException:
+            for handle in new:
+                self.kill(handle)
+            raise
+        return list(new)
+
+    def start_child(self) -> ProcessHandle:
+        # The number of a child that is gone is free again: it names the child's place in every block.
+        free = (n for n in range(MAX_READERS) if n not in self.handles or self.handles[n].death is not None)
+        number = next(free, None)
+        if number is None:
+            raise ConfigError(f"an executor runs up to {MAX_READERS} processes; use fewer workers with more groups")
+        self.handles[number] = ProcessHandle(self.context, self.outbox, number)
+        return self.handles[number]
+
+    def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
+        return wait_for(futures, timeout)
+
+    def kill(self, handle: Handle) -> None:
+        assert isinstance(handle, ProcessHandle)
+        handle.kill("was ended")
+
+    def put(self, value: Any) -> ProcessRef:
+        try:
+            parcel = self.outbox.pack(value)
+        except Exception as error:
+            raise cannot_travel(error) from error
+        return ProcessRef(parcel, self.outbox.block_of(parcel))
+
+    def close(self) -> None:
+        """Let the roles close what they hold, then end those that do not come to an end."""
+        alive = [handle for handle in self.handles.values() if handle.death is None]
+        for handle in alive:
+            handle.channel.conn.close()
+        end = time.monotonic() + GOODBYE_SECONDS
+        for handle in alive:
+            connection.wait([handle.process.sentinel], max(0.0, end - time.monotonic()))
+            handle.kill("was ended")
+        self.handles = {}
+        self.outbox.close()
+        atexit.unregister(self.close)
+
+
+def wait_for(futures: Sequence[Future], timeout: float | None) -> list[Future]:
+    """The contract of ``Executor.wait``; futures of other executors only have to know whether they are done."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        done = [future for future in futures if future.done()]
+        if done or not futures or (end is not None and time.monotonic() >= end):
+            return done
+        handles = list({id(f.handle): f.handle for f in futures if isinstance(f, ProcessFuture)}.values())
+        limits = [] if end is None else [end - time.monotonic()]
+        limits += [left for handle in handles if (left := handle.seconds_left()) is not None]
+        objects = [thing for handle in handles for thing in (handle.channel.conn, handle.process.sentinel)]
+        connection.wait(objects, max(0.0, min(limits)) if limits else None)
+
+
+# ---- words
+
+
+def in_words(exit_code: int) -> str:
+    """How a child that was not asked to end came to its end."""
+    if exit_code >= 0:
+        return f"exited with code {exit_code}"
+    try:
+        return f"died of {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"died of signal {-exit_code}"
+
+
+def cannot_travel(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"what cannot be pickled cannot be sent to another process ({' '.join(str(error).split())});"
+        f" name a class or a function at the top of a module, or use --executor inline"
+    )
+
+
+def revive(body: bytes, text: str, where: str) -> BaseException:
+    """An error of a child, with its traceback as the cause."""
+    try:
+        error = pickle.loads(body)
+    except Exception:
+        error = RoleError(text.strip().splitlines()[-1])
+    error.__cause__ = RemoteTraceback(text, where)
+    return error

@@ -1,0 +1,561 @@
+"""What every executor promises. A backend joins by adding itself to ``BACKENDS``."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from elegantrl.errors import ConfigError, NonFinite, RoleDied, RoleError, RoleTimedOut
+from elegantrl.execute.base import Executor, RemoteTraceback, where_raised
+from elegantrl.execute.child import MAX_ANSWERS_HELD
+from elegantrl.execute.inline import InlineExecutor
+from elegantrl.execute.process import ProcessExecutor
+
+BACKENDS: dict[str, Callable[[], Executor]] = {"inline": InlineExecutor, "process": ProcessExecutor}
+ISOLATING = [name for name in BACKENDS if name != "inline"]
+SECONDS = 120.0
+"""The most that anything may take on a busy machine; nothing waits for it to pass."""
+
+
+class OddError(Exception):
+    """Cannot be rebuilt from its arguments, so it cannot travel as it is."""
+
+    def __init__(self, number: int, word: str):
+        super().__init__(f"{word} {number}")
+
+
+class Role:
+    """Does whatever a test asks for."""
+
+    def __init__(self, marker: Path | None = None):
+        self.marker = marker
+        self.seen: list[Any] = []
+        self.kept: Any = None
+
+    def see(self, value: Any) -> list[Any]:
+        self.seen.append(value)
+        return list(self.seen)
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def add(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def ones(self, size: int, value: float) -> torch.Tensor:
+        return torch.full((size,), value)
+
+    def keep(self, value: Any) -> None:
+        self.kept = value
+
+    def give(self) -> Any:
+        return self.kept
+
+    def fail(self, error: Exception) -> None:
+        raise error
+
+    def fail_oddly(self) -> None:
+        raise OddError(7, "lucky")
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def start_program(self) -> int:
+        return subprocess.Popen(["sleep", "1000"]).pid
+
+    def threads(self) -> int:
+        return torch.get_num_threads()
+
+    def unpicklable(self) -> Any:
+        return lambda: None
+
+    def die(self, how: str) -> None:
+        {
+            "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+            "SIGSEGV": lambda: ctypes.string_at(0),
+            "SIGABRT": os.abort,
+            "exit 0": lambda: sys.exit(0),
+            "_exit 3": lambda: os._exit(3),
+        }[how]()
+
+    def hang(self) -> None:
+        threading.Event().wait()
+
+    def hang_with_the_interpreter(self) -> None:
+        ctypes.PyDLL(None).pause()  # in C, without letting any thread of Python run
+
+    def close(self) -> None:
+        if self.marker is not None:
+            self.marker.write_text("closed")
+
+
+def refuse() -> Role:
+    raise ConfigError("this role refuses")
+
+
+@pytest.fixture(params=list(BACKENDS))
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    with contextlib.closing(BACKENDS[request.param]()) as one:
+        yield one
+
+
+@pytest.fixture(params=ISOLATING)
+def isolating(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    with contextlib.closing(BACKENDS[request.param]()) as one:
+        yield one
+
+
+@pytest.fixture
+def processes() -> Iterator[ProcessExecutor]:
+    with contextlib.closing(ProcessExecutor()) as one:
+        yield one
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+# ---- outcomes
+
+
+def test_a_value(executor: Executor) -> None:
+    future = executor.spawn(Role).call("add", 2, 3)
+    assert future.result() == 5 and future.done() and future.result() == 5
+
+
+def test_calls_on_one_role_run_in_order(executor: Executor) -> None:
+    role = executor.spawn(Role)
+    futures = [role.call("see", i) for i in range(20)]
+    assert futures[-1].result() == list(range(20))
+    assert [len(future.result()) for future in futures] == list(range(1, 21))
+
+
+def test_roles_do_not_share_state(executor: Executor) -> None:
+    a, b = executor.spawn_all([Role, Role])
+    a.call("see", 1).result()
+    assert b.call("see", 2).result() == [2]
+
+
+def test_wait_returns_what_has_ended(executor: Executor) -> None:
+    role = executor.spawn(Role)
+    futures = [role.call("echo", i) for i in range(5)]
+    pending = list(futures)
+    while pending:
+        ended = executor.wait(pending, timeout=SECONDS)
+        assert ended and all(future.done() for future in ended)
+        pending = [future for future in pending if future not in ended]
+    assert [future.result() for future in futures] == list(range(5))
+    assert executor.wait([]) == []
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), KeyError("lost"), NonFinite("nan"), ConfigError("bad")])
+def test_an_exception_keeps_its_type_and_its_place(executor: Executor, error: Exception) -> None:
+    role = executor.spawn(Role)
+    future = role.call("fail", error)
+    for _ in range(2):
+        with pytest.raises(type(error)) as caught:
+            future.result()
+        assert caught.value.args == error.args
+    file, _, line = where_raised(caught.value).rpartition(":")
+    assert file == __file__ and "raise error" in Path(file).read_text().splitlines()[int(line) - 1]
+    if executor.isolates:
+        assert isinstance(caught.value.__cause__, RemoteTraceback) and "in fail" in str(caught.value.__cause__)
+    assert role.call("echo", 1).result() == 1  # the role lives on
+
+
+def test_an_exception_that_cannot_travel_keeps_its_words(executor: Executor) -> None:
+    with pytest.raises((OddError, RoleError), match="lucky 7"):
+        executor.spawn(Role).call("fail_oddly").result()
+
+
+def test_an_unknown_method(executor: Executor) -> None:
+    with pytest.raises(AttributeError, match="'Role' object has no attribute 'dance'"):
+        executor.spawn(Role).call("dance").result()
+
+
+def test_errors_of_a_constructor_are_raised_by_spawn(executor: Executor) -> None:
+    with pytest.raises(ConfigError, match="this role refuses"):
+        executor.spawn_all([Role, refuse, Role])
+    assert multiprocessing.active_children() == []
+
+
+# ---- the end of a role
+
+
+def test_kill_is_idempotent_and_final(executor: Executor, tmp_path: Path) -> None:
+    role, other = executor.spawn_all([Role, Role])
+    before = role.call("echo", 1)
+    before.result()
+    executor.kill(role)
+    executor.kill(role)
+    assert before.result() == 1
+    for _ in range(2):
+        with pytest.raises(RoleDied):
+            role.call("echo", 2).result()
+    assert other.call("echo", 3).result() == 3
+
+
+def test_nothing_comes_late_from_a_role_that_was_ended(isolating: Executor) -> None:
+    role = isolating.spawn(Role)
+    pid = role.call("pid").result()
+    futures = [role.call("echo", 1), role.call("hang"), role.call("echo", 2)]
+    isolating.kill(role)
+    assert not is_running(pid)
+    for future in futures:
+        assert future.done()
+        with pytest.raises(RoleDied, match=rf"pid {pid} was ended before it answered"):
+            future.result()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("SIGKILL", "died of SIGKILL"),
+        ("SIGSEGV", "died of SIGSEGV"),
+        ("SIGABRT", "died of SIGABRT"),
+        ("exit 0", "exited with code 0"),
+        ("_exit 3", "exited with code 3"),
+    ],
+)
+def test_death_is_told_in_words(isolating: Executor, how: str, words: str) -> None:
+    role, other = isolating.spawn_all([Role, Role])
+    pid = role.call("pid").result()
+    futures = [role.call("echo", 1), role.call("die", how), role.call("echo", 2)]
+    assert futures[0].result() == 1
+    for future, method in zip(futures[1:], ("die", "echo"), strict=True):
+        with pytest.raises(RoleDied, match=f"pid {pid} {words} before it answered {method}"):
+            future.result()
+    with pytest.raises(RoleDied, match=words):
+        role.call("echo", 3).result()
+    assert other.call("echo", 4).result() == 4
+    assert isolating.spawn(Role).call("echo", 5).result() == 5
+
+
+def test_death_in_a_constructor(isolating: Executor) -> None:
+    with pytest.raises(RoleDied, match="exited with code 9"):
+        isolating.spawn(partial(os._exit, 9))
+
+
+@pytest.mark.parametrize("method", ["hang", "hang_with_the_interpreter"])
+def test_a_deadline(isolating: Executor, method: str) -> None:
+    role, other = isolating.spawn_all([Role, Role])
+    pid = role.call("pid").result()
+    late, queued, fine = role.call(method, timeout=0.2), role.call("echo", 1), other.call("echo", 2, timeout=SECONDS)
+    with pytest.raises(RoleTimedOut, match=rf"no answer to {method} from pid {pid} within 0\.2 s"):
+        late.result()
+    with pytest.raises(RoleDied, match="after a timeout"):
+        queued.result()
+    assert fine.result() == 2 and not is_running(pid)
+
+
+def test_an_answer_that_was_there_in_time_counts_however_late_it_is_read(isolating: Executor) -> None:
+    role = isolating.spawn(Role)
+    first, second = role.call("echo", 1), role.call("echo", 2, timeout=0.2)
+    first.result()
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:  # busy with something else for longer than the timeout
+        pass
+    with contextlib.suppress(RoleTimedOut):  # on a machine that is slow beyond measure the child did not get to it
+        assert second.result() == 2
+
+
+def test_a_wait_can_end_without_any_outcome(isolating: Executor) -> None:
+    role = isolating.spawn(Role)
+    future = role.call("hang")
+    assert isolating.wait([future], timeout=0.05) == [] and not future.done()
+
+
+def test_a_role_in_this_process_cannot_be_timed() -> None:
+    with pytest.raises(ConfigError, match="--executor process"):
+        InlineExecutor().spawn(Role).call("echo", 1, timeout=1.0)
+
+
+# ---- data
+
+
+def zoo() -> dict[str, Any]:
+    g = torch.Generator().manual_seed(0)
+    big = torch.randn(300, 70, generator=g)
+    return {
+        "float": big,
+        "strided": big.T[::2],
+        "bool": big > 0,
+        "int": torch.arange(70_000),
+        "bfloat16": big.bfloat16(),
+        "small": torch.tensor([1.5, -0.0, float("nan")]),
+        "scalar": torch.tensor(3),
+        "empty": torch.empty(0, 4),
+        "parameter": nn.Parameter(big.clone()),
+        "nested": [{"numpy": np.arange(10_000.0)}, (np.float32(2.5), None, "text", 2**80)],
+        "long text": "x" * 100_000,
+        "again": big,
+    }
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        a, b = a.detach(), b.detach()
+        same = a.dtype == b.dtype and a.shape == b.shape and a.device == b.device
+        return same and bool(torch.all((a == b) | (a.isnan() & b.isnan())))
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and all(map(equal, a, b))
+    return bool(a == b)
+
+
+def test_data_of_every_kind_comes_back_equal(executor: Executor) -> None:
+    role = executor.spawn(Role)
+    for _ in range(3):
+        assert equal(role.call("echo", zoo()).result(), zoo())
+    value = role.call("echo", executor.put(zoo())).result()
+    assert equal(value, zoo())
+    value["float"].add_(1)  # what was received can be written to
+
+
+def test_inference_tensors_travel(executor: Executor) -> None:
+    with torch.inference_mode():
+        x = torch.ones(1000)
+    assert torch.equal(executor.spawn(Role).call("echo", x).result(), torch.ones(1000))
+
+
+def test_a_call_carries_what_its_arguments_were(isolating: Executor) -> None:
+    role = isolating.spawn(Role)
+    x = torch.zeros(100_000)
+    futures = []
+    for i in range(6):
+        futures.append(role.call("add", x, i))
+        x += 100
+    results = [future.result() for future in futures[:MAX_ANSWERS_HELD]]
+    assert [float(result[-1]) for result in results] == [0, 101, 202, 303]
+
+
+def test_what_is_held_does_not_change(executor: Executor) -> None:
+    """A block of shared memory must not be written while anybody looks at it, in part or as a whole."""
+    role = executor.spawn(Role)
+    whole = role.call("ones", 100_000, 1.0).result()
+    part = role.call("ones", 100_000, 2.0).result()[70_000:]
+    for i in range(20):
+        assert float(role.call("ones", 100_000, float(i)).result()[5]) == i
+    assert bool((whole == 1).all()) and bool((part == 2).all())
+
+
+def test_a_ref_reaches_every_role(executor: Executor) -> None:
+    roles = executor.spawn_all([Role] * 3)
+    for version in range(10):
+        ref = executor.put(torch.full((50_000,), float(version)))
+        futures = [role.call("add", ref, ref) for role in roles]
+        assert [float(future.result()[-1]) for future in futures] == [2 * version] * 3
+
+
+def test_a_role_may_keep_what_a_ref_brought(executor: Executor) -> None:
+    role = executor.spawn(Role)
+    role.call("keep", executor.put(torch.full((50_000,), 7.0))).result()
+    for i in range(10):
+        role.call("echo", executor.put(torch.full((50_000,), float(i)))).result()
+    assert bool((role.call("give").result() == 7).all())
+
+
+def test_a_ref_outlives_a_role(executor: Executor) -> None:
+    ref = executor.put(torch.full((50_000,), 7.0))
+    for _ in range(3):
+        role = executor.spawn(Role)
+        assert float(role.call("echo", ref).result()[-1]) == 7.0
+        executor.kill(role)
+
+
+# ---- processes: shared memory
+
+
+def test_blocks_are_used_again(processes: ProcessExecutor) -> None:
+    role = processes.spawn(Role)
+    x = torch.randn(100_000)
+    for _ in range(50):
+        assert torch.equal(role.call("echo", x).result(), x)
+        assert torch.equal(role.call("echo", processes.put(x)).result(), x)
+    assert len(processes.outbox.blocks) <= 2 and processes.outbox.num_busy() == 0
+    assert len(role.channel.inbox) == 1  # type: ignore[attr-defined]
+
+
+def test_weights_are_double_buffered(processes: ProcessExecutor) -> None:
+    roles = processes.spawn_all([Role] * 2)
+    ref = processes.put(torch.zeros(50_000))
+    for version in range(20):
+        futures = [role.call("echo", ref) for role in roles]
+        ref = processes.put(torch.full((50_000,), version + 1.0))  # written while the one before is on its way
+        assert [float(future.result()[0]) for future in futures] == [version] * 2
+    assert len(processes.outbox.blocks) <= 3
+
+
+def test_whoever_keeps_all_answers_holds_the_role_back(processes: ProcessExecutor) -> None:
+    role = processes.spawn(Role)
+    held = [role.call("ones", 100_000, float(i)).result() for i in range(MAX_ANSWERS_HELD)]
+    one_more = role.call("ones", 100_000, 99.0)
+    assert processes.wait([one_more], timeout=0.1) == []
+    del held[1]
+    assert float(one_more.result()[0]) == 99.0
+    assert [float(x[0]) for x in held] == [0, 2, 3]
+
+
+def test_a_dead_reader_gives_its_blocks_back(processes: ProcessExecutor) -> None:
+    for _ in range(5):
+        role = processes.spawn(Role)
+        role.call("keep", torch.ones(100_000)).result()
+        call = role.call("hang")
+        more = role.call("keep", torch.ones(100_000))
+        processes.kill(role)
+        assert call.done() and more.done()
+        assert processes.outbox.num_busy() == 0
+    assert len(processes.outbox.blocks) <= 2
+
+
+def test_what_cannot_be_pickled_is_one_sentence(processes: ProcessExecutor) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be pickled .*lambda.*; name a class or a function") as caught:
+        processes.spawn(lambda: Role())
+    assert "\n" not in str(caught.value)
+    role = processes.spawn(Role)
+    with pytest.raises(ConfigError, match="cannot be pickled"):
+        role.call("add", torch.ones(100_000), lambda: None).result()
+    assert processes.outbox.num_busy() == 0
+    with pytest.raises(ConfigError, match="cannot be pickled"):
+        processes.put(lambda: None)
+    with pytest.raises(Exception, match="pickle"):
+        role.call("unpicklable").result()
+    assert role.call("echo", 1).result() == 1
+
+
+# ---- processes: life and death
+
+
+def test_close_leaves_nothing_behind(tmp_path: Path) -> None:
+    names = set(os.listdir("/dev/shm"))
+    executor = ProcessExecutor()
+    roles = executor.spawn_all([partial(Role, tmp_path / str(i)) for i in range(3)])
+    pids = [role.call("pid").result() for role in roles]
+    program = roles[0].call("start_program").result()
+    roles[1].call("echo", torch.ones(100_000)).result()
+    assert set(os.listdir("/dev/shm")) == names
+    stuck = roles[2].call("hang")
+    executor.close()
+    executor.close()
+    with pytest.raises(RoleDied):
+        stuck.result()
+    assert not any(map(is_running, pids)) and multiprocessing.active_children() == []
+    wait_until(lambda: not is_running(program))
+    assert set(os.listdir("/dev/shm")) == names
+    assert [(tmp_path / str(i)).exists() for i in range(3)] == [True, True, False]  # the stuck one could not
+
+
+def test_descriptors_do_not_pile_up(processes: ProcessExecutor) -> None:
+    def cycle() -> int:
+        role = processes.spawn(Role)
+        role.call("echo", torch.ones(100_000)).result()
+        processes.kill(role)
+        return len(os.listdir("/proc/self/fd"))
+
+    first = cycle()
+    assert [cycle() for _ in range(3)] == [first] * 3
+
+
+def test_a_child_leaves_signals_to_its_parent(processes: ProcessExecutor) -> None:
+    role = processes.spawn(Role)
+    pid = role.call("pid").result()
+    assert os.getpgid(pid) == pid != os.getpgrp()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(pid, number)
+        assert role.call("echo", 1).result() == 1
+
+
+def test_one_thread_and_nobody_elses_start_method(processes: ProcessExecutor) -> None:
+    assert processes.spawn(Role).call("threads").result() == 1
+    assert multiprocessing.get_start_method() == multiprocessing.get_all_start_methods()[0]  # the default
+
+
+PARENT = """
+import sys
+from test_executors import ProcessExecutor, Role
+
+if __name__ == "__main__":
+    executor = ProcessExecutor()
+    idle, stuck, busy = executor.spawn_all([Role] * 3)
+    pids = [role.call("pid").result() for role in (idle, stuck, busy)] + [idle.call("start_program").result()]
+    stuck.call("hang_with_the_interpreter")
+    busy.call("hang")
+    print(*pids, flush=True)
+    if sys.argv[1] == "wait":
+        sys.stdin.read()
+"""
+
+UNGUARDED = """
+from test_executors import ProcessExecutor, Role
+
+executor = ProcessExecutor()
+executor.spawn(Role)
+"""
+
+
+def start_parent(tmp_path: Path, text: str, *words: str) -> subprocess.Popen[str]:
+    (tmp_path / "parent.py").write_text(text)
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    return subprocess.Popen(
+        [sys.executable, str(tmp_path / "parent.py"), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_children_die_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
+    parent = start_parent(tmp_path, PARENT, "wait")
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 4 and all(map(is_running, pids))
+    parent.send_signal(number)
+    parent.communicate(timeout=SECONDS)
+    wait_until(lambda: not any(map(is_running, pids)))
+
+
+def test_an_executor_that_nobody_closed_does_not_keep_the_program_from_ending(tmp_path: Path) -> None:
+    parent = start_parent(tmp_path, PARENT, "end")
+    out, err = parent.communicate(timeout=SECONDS)
+    assert (parent.returncode, err) == (0, "")
+    assert len(out.split()) == 4 and not any(is_running(int(word)) for word in out.split()[:3])
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    parent = start_parent(tmp_path, UNGUARDED)
+    _, err = parent.communicate(timeout=SECONDS)
+    assert parent.returncode == 1
+    assert 'a script that starts processes needs `if __name__ == "__main__":` around the start' in err
+    assert "exited with code 1" in err
