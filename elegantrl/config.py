@@ -33,7 +33,9 @@ class EnvConfig(Section):
     id: str
     """Gymnasium id, tensor environment, `envpool:ID`, or `module:attribute` of your own."""
     num_envs: int = setting(1, ge=1)
-    """Environments stepped together."""
+    """Environments of the run."""
+    num_groups: int | None = setting(None, ge=1)
+    """Groups of environments that are acted for together, each with random streams of its own; None: one per worker."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
 
@@ -78,6 +80,18 @@ class TrainConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExecuteConfig(Section):
+    """Where the roles run; with the same groups of environments this changes no result."""
+
+    section: ClassVar[str] = "execute"
+
+    executor: Literal["inline", "process"] = "inline"
+    """Act and evaluate in this process, or in processes of their own."""
+    num_workers: int = setting(1, ge=1)
+    """Workers that share the groups of environments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EvalConfig(Section):
     """How the policy is judged: own environments, own seeds, no exploration."""
 
@@ -111,8 +125,27 @@ class RunConfig:
     agent: AgentConfig
     env: EnvConfig
     train: TrainConfig = TrainConfig()
+    execute: ExecuteConfig = ExecuteConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+
+    def __post_init__(self) -> None:
+        lanes, groups, workers = self.env.num_envs, self.num_groups, self.execute.num_workers
+        if lanes % groups:
+            raise ConfigError(
+                f"env.num_envs={lanes} cannot be shared out equally among {groups} groups;"
+                f" use --num-envs {-(-lanes // groups) * groups} or another --num-groups"
+            )
+        if workers > groups:
+            raise ConfigError(
+                f"execute.num_workers={workers} is more than the {groups} groups of environments to share out;"
+                f" use --num-workers {groups} or more groups"
+            )
+
+    @property
+    def num_groups(self) -> int:
+        """The groups of environments, of equal size; part of what decides the numbers."""
+        return self.env.num_groups or self.execute.num_workers
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested data; the agent's section starts with its name."""
@@ -143,15 +176,20 @@ class RunConfig:
         """What decides the numbers: two runs that share it can continue each other."""
         data = RunConfig.from_dict(self.to_dict()).to_dict()  # 1 and 1.0 are the same setting
         data["train"] = {"seed": self.train.seed, "device": self.train.device, "num_threads": self.train.num_threads}
+        data["env"]["num_groups"] = self.num_groups
         return {name: data[name] for name in ("agent", "env", "train")}
 
     def hash(self) -> str:
-        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
+        identity = self.identity()
+        if self.num_groups == 1:
+            del identity["env"]["num_groups"]  # as it was before there were groups: those runs can still be resumed
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 SECTIONS: dict[str, type[Section]] = {
     "env": EnvConfig,
     "train": TrainConfig,
+    "execute": ExecuteConfig,
     "eval": EvalConfig,
     "checkpoint": CheckpointConfig,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 import yaml
@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..agents.base import AgentConfig
-from ..config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainConfig
+from ..config import CheckpointConfig, EnvConfig, EvalConfig, ExecuteConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
 from ..registry import find_agent
 from ..train.resolve import resolve_config
@@ -42,7 +42,13 @@ class Flags:
     """Train an agent; a run folder with the trained policy, curves and commits is left behind."""
 
     num_envs: int
-    """Environments stepped together."""
+    """Environments of the run."""
+    num_groups: int | None
+    """Groups of environments that are acted for together; None: one per worker."""
+    executor: Literal["inline", "process"]
+    """Act and evaluate in this process, or in processes of their own; the results are the same."""
+    num_workers: int
+    """Workers that share the groups of environments."""
     max_steps: int
     """Stop after this many environment steps, counted over all environments."""
     max_seconds: float | None
@@ -61,6 +67,8 @@ class Flags:
     """Folder of the run; by default a fresh one under runs/."""
     resume: Switch = False
     """Continue the newest valid commit of --run-dir, bit for bit."""
+    envs_per_worker: int | None = None
+    """Another way to say --num-envs and --num-groups: a group of this many environments for each worker."""
     env_kwargs: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """Arguments of the environment."""
 
@@ -116,19 +124,36 @@ def parse_run(agent: str, env: str, argv: list[str]) -> tuple[RunConfig, str, Pa
     ]
     kind = make_dataclass("Flags", sections, bases=(Flags,), frozen=True, kw_only=True)
     kind.__doc__ = Flags.__doc__
-    short = {f.name: getattr(base.train, f.name) for f in fields(TrainConfig)}
-    default = kind(num_envs=base.env.num_envs, **short, **{name: value for name, _, value in sections})
+    short = {"num_envs": base.env.num_envs, "num_groups": base.env.num_groups}
+    short |= {f.name: getattr(section, f.name) for section in (base.train, base.execute) for f in fields(section)}
+    default = kind(**short, **{name: value for name, _, value in sections})
     flags: Any = parse(kind, argv, f"elegantrl train {agent} {env}", default)
     assert isinstance(flags.agent, AgentConfig)
+    kwargs = base.env.kwargs | parse_kwargs(flags.env_kwargs)
     config = RunConfig(
         agent_name=base.agent_name,
         agent=flags.agent,
-        env=EnvConfig(id=env, num_envs=flags.num_envs, kwargs=base.env.kwargs | parse_kwargs(flags.env_kwargs)),
-        train=TrainConfig(**{name: getattr(flags, name) for name in short}),
+        env=EnvConfig(id=env, kwargs=kwargs, **share_envs(flags, base)),
+        train=TrainConfig(**{f.name: getattr(flags, f.name) for f in fields(TrainConfig)}),
+        execute=ExecuteConfig(**{f.name: getattr(flags, f.name) for f in fields(ExecuteConfig)}),
         eval=flags.eval,
         checkpoint=flags.checkpoint,
     )
     return config, recipe.name, flags.run_dir, flags.resume
+
+
+def share_envs(flags: Any, base: RunConfig) -> dict[str, Any]:
+    """How many environments there are, in how many groups."""
+    each = flags.envs_per_worker
+    if each is None:
+        return {"num_envs": flags.num_envs, "num_groups": flags.num_groups}
+    if each < 1:
+        raise ConfigError(f"--envs-per-worker {each} is too few; a worker has at least 1 environment")
+    if (flags.num_envs, flags.num_groups) != (base.env.num_envs, base.env.num_groups):
+        raise ConfigError(
+            "--envs-per-worker says how many environments there are; leave --num-envs and --num-groups out"
+        )
+    return {"num_envs": each * flags.num_workers, "num_groups": flags.num_workers}
 
 
 def parse_kwargs(pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -151,6 +176,9 @@ def run(config: RunConfig, recipe: str, run_dir: Path | None, resume: bool) -> i
     """Train with a display, then say what came out and where it is."""
     console = Stdout()
     lanes = "1 environment" if config.env.num_envs == 1 else f"{config.env.num_envs:,} environments"
+    if config.execute.executor == "process":
+        workers = config.execute.num_workers
+        lanes += f" in {workers} worker process{'es' if workers > 1 else ''}"
     console.print(
         f"[bold]{config.agent_name}[/bold] on [bold]{escape(config.env.id)}[/bold], seed {config.train.seed},"
         f" {lanes}; {escape(recipe)}",

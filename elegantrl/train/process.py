@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -55,6 +55,16 @@ def stop_on_signals(request: Callable[[str], None]) -> Iterator[None]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+T = TypeVar("T")
+
+
+def settle_and(build: Callable[[], T], num_threads: int) -> T:
+    """Build a role in a process that is made ready for it."""
+    torch.set_num_threads(num_threads)
+    keep_freed_memory()
+    return build()
 
 
 def keep_freed_memory() -> None:

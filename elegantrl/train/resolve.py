@@ -29,7 +29,11 @@ def resolve_config(
     return RunConfig(agent_name=entry.name, agent=agent_config, **sections), recipe
 
 
-SHORT = {"num_envs": "env", **{f.name: "train" for f in fields(SECTIONS["train"])}}
+SHORT = {
+    "num_envs": "env",
+    "num_groups": "env",
+    **{f.name: section for section in ("train", "execute") for f in fields(SECTIONS[section])},
+}
 """Settings that Python callers and the command line give without their section."""
 
 

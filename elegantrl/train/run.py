@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,18 +22,23 @@ from ..config import RunConfig
 from ..envs import make_env
 from ..envs.vec_env import VecEnv
 from ..errors import CheckpointError, ConfigError
-from ..execute.base import Executor
 from ..execute.inline import InlineExecutor
+from ..execute.process import ProcessExecutor
+from ..nets.policies import PolicySpec
 from ..types import EnvSpec
+from .crew import Crew, share_out
 from .evaluator import Evaluator
+from .host import WorkerHost
 from .learner import Learner
 from .metrics import RunLog
-from .process import keep_freed_memory, pick_device, stop_on_signals
+from .process import keep_freed_memory, pick_device, settle_and, stop_on_signals
 from .resolve import env_name, resolve_config, split_overrides
 from .store import Commit, Store, write_atomic
-from .supervisor import Display, Roles, Supervisor
+from .supervisor import Display, Supervisor
 from .trained import TrainedPolicy, load_config, save_best
-from .worker import Worker
+
+PRELOAD = ("elegantrl.train.host", "elegantrl.train.evaluator", "elegantrl.envs")
+"""What every process of a run imports; the fork server does it once for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +112,13 @@ def run_training(
     torch.set_num_threads(config.train.num_threads)
     keep_freed_memory()
     with contextlib.ExitStack() as cleanup:
-        executor = InlineExecutor()
-        cleanup.callback(executor.close)
         # Everything that may be refused is built before the first byte is written.
-        roles, spec = build_roles(config, source, device, executor)
+        crew = gather_crew(config, source, device, cleanup)
+        spec = crew.env_spec()
+        home = InlineExecutor()
+        learner = home.spawn(lambda: Learner(config.agent_name, config.agent, spec, device, config.train.seed))
+        policy_spec = learner.call("policy_spec").result()
+        crew.start(policy_spec, config.train.seed, evaluator_builder(config, source, device, policy_spec))
         config = with_target(config, spec)
         store = Store(folder, config.checkpoint.keep)
         store.lock()
@@ -117,9 +126,9 @@ def run_training(
         commit = find_commit(store, config) if resume else None
         log = RunLog(folder, resume_step=commit.step if commit else 0)
         cleanup.callback(log.close)
-        info = commit_info(config, roles.workers[0].call("exactness").result())
-        keep_best = partial(save_best, folder, roles.learner.call("policy_spec").result())
-        supervisor = Supervisor(config, executor, roles, store, log, display, info, keep_best)
+        info = commit_info(config, crew.exactness())
+        keep_best = partial(save_best, folder, policy_spec)
+        supervisor = Supervisor(config, learner, crew, store, log, display, info, keep_best)
         if commit is not None:
             restore(supervisor, commit, store, display)
         write_atomic(folder / "config.yaml", config.to_yaml().encode())
@@ -148,25 +157,39 @@ def restore(supervisor: Supervisor, commit: Commit, store: Store, display: Displ
             )
 
 
-def build_roles(config: RunConfig, source: Any, device: torch.device, executor: Executor) -> tuple[Roles, EnvSpec]:
-    """Worker, learner and evaluator; the environments of training and evaluation are separate objects."""
-    seed = config.train.seed
-    env = make_env(source, config.env.num_envs, device=device, **config.env.kwargs)
-    learner = executor.spawn(lambda: Learner(config.agent_name, config.agent, env.spec, device, seed))
-    policy_spec = learner.call("policy_spec").result()
-    worker = executor.spawn(lambda: Worker(env, policy_spec, seed, owns_env=not is_instance(source)))
-    eval_env = evaluation_env(config, source, device)
-    evaluator = executor.spawn(lambda: Evaluator(eval_env, policy_spec, config.eval.max_episode_steps))
-    return Roles([worker], learner, evaluator), env.spec
+# ---- who works
 
 
-def evaluation_env(config: RunConfig, source: Any, device: torch.device) -> VecEnv:
-    """A lane per evaluation episode, sharing nothing with training."""
-    if own_lanes(source) is not None:
-        return make_env(_copy_of_instance(source), device=device)
+def gather_crew(config: RunConfig, source: Any, device: torch.device, cleanup: contextlib.ExitStack) -> Crew:
+    """The hosts of all groups of environments, sharing nothing with evaluation."""
+    if is_instance(source) and config.num_groups > 1:
+        raise ConfigError(
+            f"an instance of {type(source).__name__} cannot be shared out among {config.num_groups} groups;"
+            f" pass a class or a function that makes it"
+        )
+    executor = ProcessExecutor(PRELOAD) if config.execute.executor == "process" else InlineExecutor()
+    cleanup.callback(executor.close)
+    lanes = config.env.num_envs // config.num_groups
+    make = partial(make_env, source, lanes, device=device, **config.env.kwargs)
+    groups = share_out(config.num_groups, config.execute.num_workers)
+    hosts = [partial(WorkerHost, make, part, owns_envs=not is_instance(source)) for part in groups]
+    return Crew(executor, [partial(settle_and, host, config.train.num_threads) for host in hosts], groups)
+
+
+def evaluator_builder(
+    config: RunConfig, source: Any, device: torch.device, policy_spec: PolicySpec
+) -> Callable[[], Evaluator]:
     if is_instance(source):
         source = _copy_of_instance(source)
-    return make_env(source, config.eval.episodes, device=device, **config.env.kwargs)
+    lanes = 1 if own_lanes(source) is not None else config.eval.episodes
+    make = partial(make_env, source, lanes, device=device, **config.env.kwargs)
+    build = partial(build_evaluator, make, policy_spec, config.eval.max_episode_steps)
+    return partial(settle_and, build, config.train.num_threads)
+
+
+def build_evaluator(make: Callable[[], VecEnv], policy_spec: PolicySpec, max_episode_steps: int) -> Evaluator:
+    """A lane per evaluation episode."""
+    return Evaluator(make(), policy_spec, max_episode_steps)
 
 
 def is_instance(source: Any) -> bool:
@@ -269,8 +292,11 @@ def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str)
         "env": config.env.id,
         "seed": config.train.seed,
         "num_envs": config.env.num_envs,
+        "num_groups": config.num_groups,
+        "executor": config.execute.executor,
+        "num_workers": config.execute.num_workers,
         "env_steps": state.env_steps,
-        "updates": supervisor.ask(supervisor.roles.learner, "num_updates"),
+        "updates": supervisor.ask("num_updates"),
         "episodes": state.episodes,
         "wall_seconds": round(state.wall_seconds, 3),
         "steps_per_second": round(state.env_steps / max(state.wall_seconds, 1e-9), 1),

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from ..config import RunConfig
 from ..errors import ElegantRLError, NonFinite, RoleError, StorageError
-from ..execute.base import Executor, Future, Handle
+from ..execute.base import Future, Handle, where_raised
 from ..rng import derive_seed
 from ..types import Fragment, Metrics, State, Weights
+from .crew import Crew
 from .evaluator import Score
 from .metrics import RunLog
 from .store import Store
@@ -71,15 +72,6 @@ class Display(Protocol):
     def message(self, text: str) -> None: ...
 
 
-@dataclass(slots=True)
-class Roles:
-    """The handles of one run."""
-
-    workers: list[Handle]
-    learner: Handle
-    evaluator: Handle
-
-
 class Speedometer:
     """Environment steps per second of training proper: evaluations and commits stop the clock."""
 
@@ -108,8 +100,8 @@ class Supervisor:
     def __init__(
         self,
         config: RunConfig,
-        executor: Executor,
-        roles: Roles,
+        learner: Handle,
+        crew: Crew,
         store: Store,
         log: RunLog,
         display: Display,
@@ -117,10 +109,10 @@ class Supervisor:
         keep_best: Callable[[Tensor, Progress], None] = lambda flat, progress: None,
     ):
         self.keep_best = keep_best
-        self.config, self.executor, self.roles = config, executor, roles
+        self.config, self.learner, self.crew = config, learner, crew
         self.store, self.log, self.display, self.commit_info = store, log, display, commit_info
         self.state = Progress()
-        self.weights: Weights = self.ask(roles.learner, "weights")
+        self.weights: Weights = self.fetch_weights()
         self.best_flat: Tensor = self.weights.flat
         self.metrics: Metrics = {}
         self.stop_request: str | None = None
@@ -174,11 +166,9 @@ class Supervisor:
         return None
 
     def collect(self) -> list[Fragment]:
-        """One fragment from every worker, with the newest weights."""
-        horizon = self.config.agent.horizon
-        calls = [w.call("sample", self.weights, horizon, self.state.seq) for w in self.roles.workers]
+        """One fragment from every group of environments, with the newest weights."""
+        fragments = self.crew.sample(self.config.agent.horizon, self.state.seq, self.outcome)
         self.state.seq += 1
-        fragments: list[Fragment] = [self.outcome(f, f"worker {i}") for i, f in enumerate(calls)]
         for fragment in fragments:
             check_finite(fragment, self.config.env.id)
             self.state.env_steps += fragment.rollout.reward.numel()
@@ -187,10 +177,16 @@ class Supervisor:
         return fragments
 
     def learn(self, fragments: list[Fragment]) -> None:
-        metrics: Metrics = self.ask(self.roles.learner, "update", fragments)
+        metrics: Metrics = self.ask("update", fragments)
         if metrics:
             self.metrics = metrics
-        self.weights = self.ask(self.roles.learner, "weights")
+        self.weights = self.fetch_weights()
+
+    def fetch_weights(self) -> Weights:
+        """The newest weights of the learner, from now on also those of everybody else."""
+        weights: Weights = self.ask("weights")
+        self.crew.publish(weights)
+        return weights
 
     # ---- judging
 
@@ -223,8 +219,7 @@ class Supervisor:
 
     def score(self, attempt: int) -> Score:
         seed = derive_seed(self.config.train.seed, "eval", self.state.env_steps, attempt)
-        score: Score = self.ask(self.roles.evaluator, "score", self.weights, seed)
-        return score
+        return self.crew.score(seed, self.outcome)
 
     def keep_score(self, score: Score, is_best: bool) -> None:
         state = self.state
@@ -269,11 +264,10 @@ class Supervisor:
             raise NonFinite(f"the policy has non-finite weights at step {self.state.env_steps}; nothing was committed")
         self.state.last_commit = self.state.env_steps
         parts = {
-            "learner": self.ask(self.roles.learner, "state_dict"),
+            "learner": self.ask("state_dict"),
             "supervisor": self.state.state_dict() | {"best_flat": self.best_flat},
+            **self.crew.state_dict(self.outcome),
         }
-        for i, worker in enumerate(self.roles.workers):
-            parts[f"worker{i}"] = self.ask(worker, "state_dict")
         try:
             self.store.commit(self.state.env_steps, parts, self.commit_info)
             self._failed_commits = 0
@@ -289,34 +283,27 @@ class Supervisor:
         self.best_flat = supervisor.pop("best_flat")
         self.state = Progress.from_state(supervisor)
         self._seconds_before = self.state.wall_seconds
-        self.ask(self.roles.learner, "load_state_dict", parts["learner"])
-        restarted = [
-            self.ask(worker, "load_state_dict", parts[f"worker{i}"]) for i, worker in enumerate(self.roles.workers)
-        ]
-        self.ask(self.roles.learner, "end_open_episodes", restarted)
-        self.weights = self.ask(self.roles.learner, "weights")
+        self.ask("load_state_dict", parts["learner"])
+        self.ask("end_open_episodes", self.crew.load_state_dict(parts, self.outcome))
+        self.weights = self.fetch_weights()
 
     # ---- talking to roles
 
-    def ask(self, handle: Handle, method: str, *args: Any) -> Any:
-        return self.outcome(handle.call(method, *args), method)
+    def ask(self, method: str, *args: Any) -> Any:
+        """What the learner answers."""
+        return self.outcome(self.learner.call(method, *args), method)
 
     def outcome(self, future: Future, who: str) -> Any:
         """The value of a call; a foreign exception becomes one sentence that says where it came from."""
-        self.executor.wait([future])
         try:
             return future.result()
         except ElegantRLError:
             raise
         except Exception as error:
-            frame = error.__traceback__
-            while frame is not None and frame.tb_next is not None:
-                frame = frame.tb_next
-            where = f" ({frame.tb_frame.f_code.co_filename}:{frame.tb_lineno})" if frame else ""
-            text = " ".join(str(error).split())
+            where, text = where_raised(error), " ".join(str(error).split())
             raise RoleError(
                 f"{who} failed at step {self.state.env_steps} in {self.config.env.id}:"
-                f" {type(error).__name__}: {text}{where}"
+                f" {type(error).__name__}: {text}{f' ({where})' if where else ''}"
             ) from error
 
 

@@ -19,13 +19,15 @@ from elegantrl.config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig,
 from elegantrl.envs import CartPoleVecEnv
 from elegantrl.errors import CheckpointError, ConfigError, NonFinite, RoleError
 from elegantrl.execute.inline import InlineExecutor
+from elegantrl.nets.policies import PolicySpec
 from elegantrl.registry import agent_names, find_agent
 from elegantrl.rng import derive_seed
+from elegantrl.train.crew import Crew, Host
 from elegantrl.train.evaluator import Score
 from elegantrl.train.metrics import RunLog, read_metrics
 from elegantrl.train.run import Silent
 from elegantrl.train.store import Store
-from elegantrl.train.supervisor import Progress, Roles, Supervisor
+from elegantrl.train.supervisor import Progress, Supervisor
 from elegantrl.train.trained import TrainedPolicy
 from elegantrl.types import Episodes, Fragment, Metrics, Rollout, State, Weights
 
@@ -40,18 +42,21 @@ class FakeWorker:
         self.episode_return = 1.0
         self.reward = 1.0
 
-    def sample(self, weights: Weights, horizon: int, seq: int) -> Fragment:
+    def start(self, *_: Any) -> None: ...
+
+    def sample(self, weights: Weights, horizon: int, seq: int) -> list[Fragment]:
         shape = (horizon, 2)
         obs, none = torch.zeros(*shape, 1), torch.zeros(shape, dtype=torch.bool)
         reward = torch.full(shape, self.reward)
         rollout = Rollout(obs, torch.zeros(shape, dtype=torch.int64), reward, none, none, obs, torch.zeros(shape))
         episodes = Episodes(torch.tensor([self.episode_return], dtype=torch.float64), torch.tensor([horizon]))
-        return Fragment(0, seq, weights.version, rollout, episodes)
+        return [Fragment(0, seq, weights.version, rollout, episodes)]
 
-    def state_dict(self) -> State:
-        return {}
+    def state_dict(self) -> dict[str, State]:
+        return {"worker0": {}}
 
-    def load_state_dict(self, state: State) -> None: ...
+    def load_state_dict(self, parts: dict[str, State]) -> list[Any]:
+        return []
 
     def close(self) -> None: ...
 
@@ -115,14 +120,12 @@ class Stage:
     def __post_init__(self) -> None:
         executor = InlineExecutor()
         self.evaluator = FakeEvaluator(self.scores)
-        roles = Roles(
-            [executor.spawn(lambda: self.worker)],
-            executor.spawn(lambda: self.learner),
-            executor.spawn(lambda: self.evaluator),
-        )
+        crew = Crew(executor, [lambda: self.worker], [range(1)])
+        crew.start(PolicySpec("fake"), 0, lambda: self.evaluator)
+        learner = executor.spawn(lambda: self.learner)
         self.store = Store(self.folder)
         self.log = RunLog(self.folder, resume_step=0, tensorboard=False)
-        self.supervisor = Supervisor(self.config, executor, roles, self.store, self.log, Silent(), {})
+        self.supervisor = Supervisor(self.config, learner, crew, self.store, self.log, Silent(), {})
 
     def close(self) -> None:
         self.log.close()
@@ -338,8 +341,8 @@ def test_an_error_of_any_role_ends_the_run(stage: MakeStage, role: str, method: 
 def test_steps_of_all_workers_count(stage: MakeStage) -> None:
     """Guards against: R7, a counter of rollout steps that forgets lanes and workers."""
     one = stage(max_steps=90)
-    more = [one.supervisor.executor.spawn(FakeWorker) for _ in range(2)]
-    one.supervisor.roles.workers.extend(more)
+    crew = one.supervisor.crew
+    crew.hosts += [Host(FakeWorker, range(i, i + 1), crew.executor.spawn(FakeWorker)) for i in (1, 2)]
     assert one.supervisor.run() == "max_steps"
     # Three workers with two lanes of ten steps each: 60 at a time.
     assert one.supervisor.state.env_steps == 120 and one.learner.updates == 2

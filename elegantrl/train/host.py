@@ -1,0 +1,57 @@
+"""Acting for several groups of environments in one process. Which host has which group changes no result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..envs.vec_env import VecEnv
+from ..nets.policies import PolicySpec
+from ..types import EnvSpec, Fragment, State, Weights
+from .worker import Worker
+
+EXACTNESS = ("episode", "replayed", "exact")
+
+
+def part_name(group: int) -> str:
+    """What the state of a group is called in a commit."""
+    return f"worker{group}"
+
+
+class WorkerHost:
+    """A worker per slot group. Environments come first: the policy's shape follows from theirs."""
+
+    def __init__(self, make: Callable[[], VecEnv], groups: Sequence[int], *, owns_envs: bool = True):
+        self.owns_envs = owns_envs
+        self.envs = {group: make() for group in groups}
+        self.workers: list[Worker] = []
+
+    def env_spec(self) -> EnvSpec:
+        """What one group steps."""
+        return next(iter(self.envs.values())).spec
+
+    def start(self, policy_spec: PolicySpec, seed: int) -> None:
+        self.workers = [
+            Worker(env, policy_spec, seed, group, owns_env=self.owns_envs) for group, env in self.envs.items()
+        ]
+
+    def exactness(self) -> str:
+        """What a resume restores of open episodes, in the group where it is least."""
+        return min((worker.exactness() for worker in self.workers), key=EXACTNESS.index)
+
+    def sample(self, weights: Weights, horizon: int, seq: int) -> list[Fragment]:
+        return [worker.sample(weights, horizon, seq) for worker in self.workers]
+
+    def state_dict(self) -> dict[str, State]:
+        """A part of a commit for each group."""
+        return {part_name(worker.slot_group): worker.state_dict() for worker in self.workers}
+
+    def load_state_dict(self, parts: dict[str, State]) -> list[np.ndarray]:
+        """Continue from ``parts``; for each group, which lanes [N] had to begin a new episode."""
+        return [worker.load_state_dict(parts[part_name(worker.slot_group)]) for worker in self.workers]
+
+    def close(self) -> None:
+        if self.owns_envs:
+            for env in self.envs.values():
+                env.close()

@@ -1,0 +1,116 @@
+"""Where roles run changes no bit: inline and processes, one worker or several, and back again at a resume."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from elegantrl.errors import ConfigError, RoleError
+from elegantrl.train.run import RunResult
+
+Run = Callable[..., RunResult]
+LoadCommit = Callable[[Path], dict[str, Any]]
+HashState = Callable[[Any], str]
+
+ON_POLICY: dict[str, Any] = {"hidden": [8], "horizon": 20, "batch_size": 16, "num_epochs": 2, "normalize_obs": True}
+REPLAY: dict[str, Any] = {"hidden": [8], "buffer_size": 200, "learning_starts": 30, "batch_size": 8, "horizon": 5}
+REPLAY |= {"updates_per_step": 0.2}
+CASES = [
+    pytest.param("ppo", "CartPole-v1", ON_POLICY, id="ppo-CartPole"),
+    pytest.param("ppo", "TensorCartPole", ON_POLICY, id="ppo-TensorCartPole"),
+    pytest.param("sac", "Pendulum-v1", REPLAY, id="sac-Pendulum"),
+    pytest.param("sac", "TensorPendulum", {**REPLAY, "n_step": 3}, id="sac-TensorPendulum"),
+]
+
+
+def arguments(settings: dict[str, Any], executor: str, num_workers: int) -> dict[str, Any]:
+    layout = {"executor": executor, "num_workers": num_workers, "num_groups": 4, "num_envs": 8}
+    return {"seed": 7, "eval": {"interval": 160, "episodes": 2}, "max_steps": 480, **layout, **settings}
+
+
+@pytest.mark.parametrize(("agent", "env", "settings"), CASES)
+def test_every_layout_leaves_the_same_bits(
+    run_quietly: Run,
+    load_commit: LoadCommit,
+    hash_state: HashState,
+    tmp_path: Path,
+    agent: str,
+    env: str,
+    settings: dict[str, Any],
+) -> None:
+    hashes = []
+    for i, layout in enumerate([("inline", 1), ("inline", 3), ("process", 1), ("process", 2), ("process", 4)]):
+        run_quietly(agent, env, run_dir=tmp_path / str(i), **arguments(settings, *layout))
+        parts = load_commit(tmp_path / str(i))
+        assert set(parts) == {"learner", "supervisor", "worker0", "worker1", "worker2", "worker3"}
+        assert parts["supervisor"]["last_eval"] == 480 and parts["learner"]["agent"]["num_updates"] > 0
+        hashes.append({name: hash_state(part) for name, part in parts.items()})
+    assert all(other == hashes[0] for other in hashes[1:])
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(("agent", "env", "settings"), [CASES[0], CASES[3]])
+def test_a_run_may_be_resumed_in_another_layout(
+    run_quietly: Run,
+    load_commit: LoadCommit,
+    hash_state: HashState,
+    tmp_path: Path,
+    agent: str,
+    env: str,
+    settings: dict[str, Any],
+) -> None:
+    run_quietly(agent, env, run_dir=tmp_path / "whole", **arguments(settings, "inline", 1))
+    stops = [(160, "process", 4), (320, "inline", 2), (480, "process", 3)]
+    for i, (steps, *layout) in enumerate(stops):
+        stop = arguments(settings, *layout) | {"max_steps": steps}
+        run_quietly(agent, env, run_dir=tmp_path / "parts", resume=i > 0, **stop)
+    whole, parts = load_commit(tmp_path / "whole"), load_commit(tmp_path / "parts")
+    assert {name: hash_state(part) for name, part in parts.items()} == {
+        name: hash_state(part) for name, part in whole.items()
+    }
+
+
+def test_groups_are_part_of_what_a_run_is(run_quietly: Run, tmp_path: Path) -> None:
+    settings = arguments(ON_POLICY, "inline", 1)
+    run_quietly("ppo", "TensorCartPole", run_dir=tmp_path, **settings)
+    with pytest.raises(ConfigError, match=r"env\.num_groups is 4 there and 2 here"):
+        run_quietly("ppo", "TensorCartPole", run_dir=tmp_path, resume=True, **{**settings, "num_groups": 2})
+
+
+def test_an_instance_belongs_to_one_group(run_quietly: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be shared out among 4 groups"):
+        run_quietly("ppo", gym.make("CartPole-v1"), run_dir=tmp_path, **arguments(ON_POLICY, "inline", 1))
+
+
+def test_an_environment_that_cannot_travel_is_refused_in_one_sentence(run_quietly: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be pickled .*; name a class or a function at the top of a module"):
+        run_quietly("ppo", lambda: gym.make("CartPole-v1"), run_dir=tmp_path, **arguments(ON_POLICY, "process", 2))
+    assert not list(tmp_path.iterdir()) and multiprocessing.active_children() == []
+
+
+class Raises(gym.Wrapper[Any, Any, Any, Any]):
+    """Fails in the middle of the run."""
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self.total = 0
+
+    def step(self, action: Any) -> Any:
+        self.total += 1
+        if self.total == 30:
+            raise ValueError("no more")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_an_error_of_an_environment_reads_the_same_everywhere(run_quietly: Run, tmp_path: Path, executor: str) -> None:
+    with pytest.raises(
+        RoleError, match=r"^worker 0 failed at step 160 .*: ValueError: no more \(.*_layouts\.py:\d+\)$"
+    ):
+        run_quietly("ppo", Raises, run_dir=tmp_path, **arguments(ON_POLICY, executor, 2))
+    assert multiprocessing.active_children() == []
