@@ -89,6 +89,10 @@ class ExecuteConfig(Section):
     """Act and evaluate in this process, or in processes of their own."""
     num_workers: int = setting(1, ge=1)
     """Workers that share the groups of environments."""
+    role_timeout: float = setting(1800.0, gt=0.0)
+    """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
+    max_restarts: int = setting(10, ge=0)
+    """Restarts of processes within 10 minutes before the run gives up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -49,6 +49,10 @@ class Flags:
     """Act and evaluate in this process, or in processes of their own; the results are the same."""
     num_workers: int
     """Workers that share the groups of environments."""
+    role_timeout: float
+    """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
+    max_restarts: int
+    """Restarts of processes within 10 minutes before the run gives up."""
     max_steps: int
     """Stop after this many environment steps, counted over all environments."""
     max_seconds: float | None

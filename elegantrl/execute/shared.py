@@ -59,7 +59,8 @@ class Message(NamedTuple):
 def reduce_tensor(x: Tensor) -> tuple[Any, ...]:
     """A tensor as raw bytes and what they mean; one on a GPU goes through the host and back to its device."""
     host = x.detach().cpu().contiguous()
-    raw: Any = host.reshape(-1).view(torch.uint8).numpy()
+    flat = host.as_strided((host.numel(),), (1,))  # an axis of size 0 or 1 may have any stride, and view wants 1
+    raw: Any = flat.view(torch.uint8).numpy()
     return rebuild_tensor, (pickle.PickleBuffer(raw), x.dtype, tuple(x.shape), str(x.device))
 
 

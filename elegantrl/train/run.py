@@ -8,7 +8,7 @@ import json
 import math
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,8 @@ def run_training(
     keep_freed_memory()
     with contextlib.ExitStack() as cleanup:
         # Everything that may be refused is built before the first byte is written.
-        crew = gather_crew(config, source, device, cleanup)
-        spec = crew.env_spec()
+        crew = gather_crew(config, source, device, display, cleanup)
+        spec = crew.env_spec
         home = InlineExecutor()
         learner = home.spawn(lambda: Learner(config.agent_name, config.agent, spec, device, config.train.seed))
         policy_spec = learner.call("policy_spec").result()
@@ -160,7 +160,9 @@ def restore(supervisor: Supervisor, commit: Commit, store: Store, display: Displ
 # ---- who works
 
 
-def gather_crew(config: RunConfig, source: Any, device: torch.device, cleanup: contextlib.ExitStack) -> Crew:
+def gather_crew(
+    config: RunConfig, source: Any, device: torch.device, display: Display, cleanup: contextlib.ExitStack
+) -> Crew:
     """The hosts of all groups of environments, sharing nothing with evaluation."""
     if is_instance(source) and config.num_groups > 1:
         raise ConfigError(
@@ -173,7 +175,8 @@ def gather_crew(config: RunConfig, source: Any, device: torch.device, cleanup: c
     make = partial(make_env, source, lanes, device=device, **config.env.kwargs)
     groups = share_out(config.num_groups, config.execute.num_workers)
     hosts = [partial(WorkerHost, make, part, owns_envs=not is_instance(source)) for part in groups]
-    return Crew(executor, [partial(settle_and, host, config.train.num_threads) for host in hosts], groups)
+    builds = [partial(settle_and, host, config.train.num_threads) for host in hosts]
+    return Crew(executor, builds, groups, config.execute, display.message)
 
 
 def evaluator_builder(
@@ -298,6 +301,7 @@ def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str)
         "env_steps": state.env_steps,
         "updates": supervisor.ask("num_updates"),
         "episodes": state.episodes,
+        **asdict(supervisor.crew.losses),
         "wall_seconds": round(state.wall_seconds, 3),
         "steps_per_second": round(state.env_steps / max(state.wall_seconds, 1e-9), 1),
         "best_return": _json_number(state.best_mean),

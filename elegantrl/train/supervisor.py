@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -169,12 +169,19 @@ class Supervisor:
         """One fragment from every group of environments, with the newest weights."""
         fragments = self.crew.sample(self.config.agent.horizon, self.state.seq, self.outcome)
         self.state.seq += 1
+        self.end_lost_episodes()
         for fragment in fragments:
             check_finite(fragment, self.config.env.id)
             self.state.env_steps += fragment.rollout.reward.numel()
             self.state.episodes += len(fragment.episodes.returns)
             self.state.recent_returns.extend(fragment.episodes.returns[-RECENT_EPISODES:].tolist())
         return fragments
+
+    def end_lost_episodes(self) -> None:
+        """Before new data come in: what was seen last of an episode that is lost has no successor."""
+        cut = self.crew.take_cut()
+        if cut is not None:
+            self.ask("end_open_episodes", cut)
 
     def learn(self, fragments: list[Fragment]) -> None:
         metrics: Metrics = self.ask("update", fragments)
@@ -255,6 +262,8 @@ class Supervisor:
                 )
         row: Row = {"kind": "train", "train/return": self.state.train_return, "train/episodes": self.state.episodes}
         row |= {"time/steps_per_second": steps_per_second, "wall_seconds": self.state.wall_seconds}
+        if self.crew.losses.restarts:
+            row |= {f"faults/{name}": value for name, value in asdict(self.crew.losses).items()}
         self.log.log(row | values, self.state.env_steps)
         self.display.progress(self.state, steps_per_second)
 
@@ -263,10 +272,12 @@ class Supervisor:
         if not bool(self.weights.flat.isfinite().all()):
             raise NonFinite(f"the policy has non-finite weights at step {self.state.env_steps}; nothing was committed")
         self.state.last_commit = self.state.env_steps
+        workers = self.crew.state_dict(self.outcome)
+        self.end_lost_episodes()
         parts = {
             "learner": self.ask("state_dict"),
             "supervisor": self.state.state_dict() | {"best_flat": self.best_flat},
-            **self.crew.state_dict(self.outcome),
+            **workers,
         }
         try:
             self.store.commit(self.state.env_steps, parts, self.commit_info)

@@ -311,6 +311,7 @@ def zoo() -> dict[str, Any]:
         "small": torch.tensor([1.5, -0.0, float("nan")]),
         "scalar": torch.tensor(3),
         "empty": torch.empty(0, 4),
+        "odd strides": [torch.ones(5).as_strided((size,), (0,), 2) for size in (0, 1, 3)],
         "parameter": nn.Parameter(big.clone()),
         "nested": [{"numpy": np.arange(10_000.0)}, (np.float32(2.5), None, "text", 2**80)],
         "long text": "x" * 100_000,

@@ -152,6 +152,49 @@ def test_kill_9(
         assert hash_state(load_commit(run_dir)[part]) == hash_state(load_commit(tmp_path / "whole")[part])
 
 
+SIGNED_ENV = """
+import os, pathlib
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+class Signed(CartPoleEnv):
+    def __init__(self):
+        super().__init__()
+        (pathlib.Path(__file__).parent / "pids" / str(os.getpid())).touch()
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_no_process_outlives_its_run(start: Start, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    (tmp_path / "signed_env.py").write_text(SIGNED_ENV)
+    (tmp_path / "pids").mkdir()
+    shared = set(os.listdir("/dev/shm"))
+    run_dir = tmp_path / "run"
+    process = start("signed_env:Signed", run_dir, "--executor", "process", "--num-workers", 2)
+    read_until(process, "evaluation")
+    pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+    assert len(pids) == 3 and process.pid not in pids and all(map(is_running, pids))  # two workers and the evaluator
+    process.send_signal(number)
+    _, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, err) == (code, "")
+    wait_for(lambda: not any(map(is_running, pids)))
+    assert set(os.listdir("/dev/shm")) == shared
+    if number != signal.SIGKILL:
+        commit = Store(run_dir).latest_valid()
+        assert commit is not None
+        summary = json.loads((run_dir / "summary.json").read_text())
+        assert summary["env_steps"] == commit.step > 0 and summary["restarts"] == 0
+
+
 def test_two_processes_on_one_folder(start: Start, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start("CartPole-v1", run_dir)

@@ -29,7 +29,7 @@ from elegantrl.train.run import Silent
 from elegantrl.train.store import Store
 from elegantrl.train.supervisor import Progress, Supervisor
 from elegantrl.train.trained import TrainedPolicy
-from elegantrl.types import Episodes, Fragment, Metrics, Rollout, State, Weights
+from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Metrics, Rollout, State, Weights
 
 Run = Callable[..., elegantrl.RunResult]
 LoadCommit = Callable[[Path], dict[str, Any]]
@@ -41,6 +41,9 @@ class FakeWorker:
     def __init__(self) -> None:
         self.episode_return = 1.0
         self.reward = 1.0
+
+    def env_spec(self) -> EnvSpec:
+        return EnvSpec("Fake", (1,), ActionSpec("discrete", 2), 2)
 
     def start(self, *_: Any) -> None: ...
 
@@ -321,7 +324,7 @@ def test_an_error_of_a_role_says_where_it_came_from(stage: MakeStage) -> None:
         ("learner", "update", "update failed at step 20"),
         ("learner", "weights", "weights failed at step 20"),
         ("evaluator", "score", "score failed at step 20"),
-        ("worker", "state_dict", "state_dict failed at step 20"),
+        ("worker", "state_dict", "worker 0 failed at step 20"),
     ],
 )
 def test_an_error_of_any_role_ends_the_run(stage: MakeStage, role: str, method: str, who: str) -> None:

@@ -1,0 +1,48 @@
+"""Restarts within a sliding window, with growing pauses."""
+
+from __future__ import annotations
+
+import pytest
+
+from elegantrl.errors import RoleError
+from elegantrl.train.budget import RestartBudget
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.pauses: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def test_pauses_double_and_the_budget_ends() -> None:
+    clock = Clock()
+    budget = RestartBudget(8, clock, clock.sleep)
+    assert [budget.spend("died") for _ in range(8)] == [f"{i} of 8" for i in range(1, 9)]
+    assert clock.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
+    with pytest.raises(RoleError, match=r"^worker 3: died; the budget of 8 restarts within 10 minutes is spent") as e:
+        budget.spend("worker 3: died")
+    assert e.value.exit_code == 3
+
+
+def test_old_restarts_are_forgotten() -> None:
+    clock = Clock()
+    budget = RestartBudget(2, clock, clock.sleep)
+    budget.spend("died")
+    clock.now += 400
+    budget.spend("died")
+    clock.now += 200  # the first is ten minutes old by now
+    assert budget.spend("died") == "2 of 2"
+    with pytest.raises(RoleError):
+        budget.spend("died")
+
+
+def test_no_budget_at_all() -> None:
+    with pytest.raises(RoleError, match="0 restarts"):
+        RestartBudget(0).spend("died")
