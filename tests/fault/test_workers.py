@@ -137,6 +137,23 @@ def test_a_worker_that_dies_again_at_the_same_place_begins_new_episodes(
     assert replay["truncated"].nonzero().tolist() == [[69, 0]]
 
 
+def foreign(num_envs: int, **faulty: Any) -> gym.vector.SyncVectorEnv:
+    """A vector environment that cannot be restored: every resume begins new episodes."""
+    return gym.vector.SyncVectorEnv([partial(Faulty, **faulty)] * num_envs)
+
+
+def test_episodes_that_cannot_be_restored_are_cut(run_quietly: Run, load_commit: LoadCommit, tmp_path: Path) -> None:
+    bullets = load(tmp_path / "bullets", 1)
+    settings = arguments(bullets, "SIGKILL", 73, "Pendulum-v1", **REPLAY)
+    settings["env"] = partial(foreign, **settings["env"].keywords)
+    run = run_quietly("sac", run_dir=tmp_path / "run", **settings)
+    assert (run.summary["restarts"], run.summary["episodes_lost"]) == (1, 4)
+    replay = load_commit(tmp_path / "run")["learner"]["replay"]
+    first_row = 100 - len(replay["truncated"])  # a ring: the oldest rows are overwritten by now
+    cuts = [(first_row + row, lane) for row, lane in replay["truncated"].nonzero().tolist()]
+    assert cuts in ([(69, lane) for lane in range(4)], [(69, lane) for lane in range(4, 8)])
+
+
 def test_a_worker_that_always_dies_ends_the_run(run_quietly: Run, tmp_path: Path) -> None:
     bullets = load(tmp_path / "bullets", 100)
     settings = arguments(bullets, "SIGKILL", 5, "CartPole-v1", **ON_POLICY, max_restarts=2) | {"num_workers": 1}

@@ -172,6 +172,29 @@ def test_values_of_env_kwargs() -> None:
     }  # fmt: skip
 
 
+def test_envs_per_worker_says_environments_and_groups() -> None:
+    words = "--executor process --num-workers 3 --envs-per-worker 4 --role-timeout 5 --max-restarts 2"
+    config = parse_run("ppo", "CartPole-v1", words.split())[0]
+    assert (config.env.num_envs, config.num_groups, config.execute.executor) == (12, 3, "process")
+    assert (config.execute.num_workers, config.execute.role_timeout, config.execute.max_restarts) == (3, 5.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--envs-per-worker 0", "--envs-per-worker 0 is too few"),
+        ("--envs-per-worker 2 --num-envs 64", "leave --num-envs and --num-groups out"),
+        ("--num-workers 3 --num-envs 4", "env.num_envs=4 cannot be shared out equally among 3 groups"),
+        ("--num-workers 3 --num-groups 2", "execute.num_workers=3 is more than the 2 groups"),
+        ("--executor threads", "threads"),
+    ],
+)
+def test_layouts_that_do_not_work_out(cli: Cli, tmp_path: Path, words: str, sentence: str) -> None:
+    outcome = cli("train", "ppo", "CartPole-v1", "--run-dir", tmp_path / "run", *words.split())
+    assert outcome.code == 2 and sentence in outcome.sentence
+    assert not (tmp_path / "run").exists()
+
+
 def test_every_setting_reaches_the_config() -> None:
     argv = "--num-envs 3 --max-steps 7 --max-seconds 1.5 --target-return -2 --patience 4 --seed 5 --num-threads 2"
     argv += " --agent.hidden 8 9 --agent.lr 1e-3 --agent.normalize-obs --agent.no-normalize-advantage"

@@ -292,3 +292,42 @@ def test_every_agent_config_is_documented() -> None:
         kind = find_agent(agent).config
         assert issubclass(kind, AgentConfig) and kind.__doc__
     assert DQNConfig.section == "agent"
+
+
+# ---- groups and workers
+
+
+def with_layout(num_envs: int, num_groups: int | None, num_workers: int, executor: str = "process") -> RunConfig:
+    return RunConfig.from_dict(
+        {
+            "agent": {"name": "ppo"},
+            "env": {"id": "CartPole-v1", "num_envs": num_envs, "num_groups": num_groups},
+            "execute": {"executor": executor, "num_workers": num_workers},
+        }
+    )
+
+
+def test_groups_follow_the_workers_unless_told_otherwise() -> None:
+    assert with_layout(8, None, 4).num_groups == 4 and with_layout(8, 8, 4).num_groups == 8
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        ((6, 4, 1), r"env\.num_envs=6 cannot be shared out equally among 4 groups; use --num-envs 8"),
+        ((1, None, 2), r"env\.num_envs=1 cannot be shared out equally among 2 groups; use --num-envs 2"),
+        ((8, 2, 4), r"execute\.num_workers=4 is more than the 2 groups .*; use --num-workers 2"),
+        ((8, 2, 1, "cluster"), r"execute\.executor='cluster' is not one of inline, process"),
+    ],
+)
+def test_layouts_that_do_not_work_out(layout: tuple[Any, ...], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        with_layout(*layout)
+
+
+def test_the_groups_decide_the_numbers_and_the_layout_does_not() -> None:
+    config = with_layout(8, 4, 4)
+    assert config.hash() == with_layout(8, 4, 1, "inline").hash() == with_layout(8, None, 4).hash()
+    assert len({with_layout(8, groups, 1).hash() for groups in (1, 2, 4)}) == 3
+    one_group = with_layout(8, 1, 1)
+    assert one_group.identity()["env"]["num_groups"] == 1
