@@ -391,7 +391,7 @@ def test_settings_are_checked() -> None:
 
 
 @pytest.mark.parametrize("name", ["td3", "ddpg"])
-@pytest.mark.parametrize("env", ["Pendulum-v1", "TensorPendulum", "Hopper-v5"])
+@pytest.mark.parametrize("env", ["Pendulum-v1", "TensorPendulum", "Pusher-v5"])
 def test_tuned_settings_make_a_config(name: str, env: str) -> None:
     config, _ = resolve_config(name, env)
     assert RunConfig.from_yaml(config.to_yaml()) == config
