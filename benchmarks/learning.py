@@ -5,10 +5,10 @@
     python benchmarks/learning.py --fresh                  # forget earlier results first
     python benchmarks/learning.py --table                  # no runs: write docs/results.md and draw the curves
 
-A run trains in a fresh folder, then `elegantrl eval` scores its best policy over 20 episodes with seeds that training
-never saw. Results accumulate in results/learning.json after every run, so an interrupted benchmark goes on where it
-stopped, and two that run different pairs at once keep each other's results. The evaluations of every run are kept in
-results/learning/, from which the curves are drawn.
+A run trains in a folder of its own, then `elegantrl eval` scores its best policy over 20 episodes with seeds that
+training never saw. Results accumulate in results/learning.json after every run. An interrupted benchmark goes on where
+it stopped, the run in progress from its newest commit (unfinished/), and two that run different pairs at once keep each
+other's results. The evaluations of every run are kept in results/learning/, from which the curves are drawn.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from elegantrl.train.plot import plot_overview, plot_runs
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "results.md"
 CURVES = RESULTS / "learning"
+UNFINISHED = Path(__file__).parent / "unfinished"
 Runs = list[dict[str, Any]]
 
 
@@ -51,6 +52,10 @@ class Task(NamedTuple):
     @property
     def slug(self) -> str:
         return f"{self.agent}_{self.env}"
+
+    def run_dir(self, seed: int) -> Path:
+        """Where a run lives until it has ended, so that a benchmark cut short continues it."""
+        return UNFINISHED / self.slug / f"seed{seed}"
 
     def kept(self, seed: int) -> Path:
         """Where the evaluations of a run are kept."""
@@ -86,6 +91,10 @@ TASKS = [
     Task("d3qn", "Acrobot-v1", -100, 150_000, 3),
     Task("ppo", "Acrobot-v1", -100, 150_000, 3),
     Task("d3qn", "LunarLander-v3", 200, 300_000, 3),
+    Task("sac", "MountainCarContinuous-v0", 90, 50_000, 3),
+    Task("sac", "LunarLanderContinuous-v3", 200, 300_000, 3),
+    Task("td3", "LunarLanderContinuous-v3", 200, 300_000, 3),
+    Task("ppo", "Hopper-v5", 2300, 1_000_000, 3),
     Task("sac", "HalfCheetah-v5", 5500, 150_000, 3),
     Task("td3", "HalfCheetah-v5", 4500, 150_000, 3),
 ]
@@ -118,6 +127,7 @@ def run_all(tasks: list[Task], fresh: bool) -> None:
         results = load()
         for task in tasks:
             results["runs"].pop(task.key, None)
+            shutil.rmtree(UNFINISHED / task.slug, ignore_errors=True)
         write_json("learning.json", results)
     for task in tasks:
         for seed in range(task.seeds):
@@ -143,18 +153,22 @@ def run(task: Task, seed: int) -> dict[str, Any]:
     """Train and score one seed in processes of their own, one thread each; keep its evaluations."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     cli = [sys.executable, "-m", "elegantrl.cli.main"]
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder) / "run"
-        train = [*cli, "train", task.agent, task.env, "--seed", str(seed), "--run-dir", str(run_dir)]
-        subprocess.run(train, check=True, env=env, stdout=subprocess.DEVNULL)
-        score = [*cli, "eval", str(run_dir), "--json"]
-        scored = json.loads(subprocess.run(score, check=True, env=env, capture_output=True, text=True).stdout)
-        summary = json.loads((run_dir / "summary.json").read_text())
-        kept = task.kept(seed)
-        kept.mkdir(parents=True, exist_ok=True)
-        rows = [row for row in (run_dir / "metrics.jsonl").read_text().splitlines() if '"eval"' in row]
-        (kept / "metrics.jsonl").write_text("\n".join(rows) + "\n")
-        (kept / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    run_dir = task.run_dir(seed)
+    train = [*cli, "train", task.agent, task.env, "--seed", str(seed), "--run-dir", str(run_dir)]
+    if any(run_dir.glob("commits/c-*")):
+        train.append("--resume")
+    else:
+        shutil.rmtree(run_dir, ignore_errors=True)  # what was interrupted before its first commit begins anew
+    subprocess.run(train, check=True, env=env, stdout=subprocess.DEVNULL)
+    score = [*cli, "eval", str(run_dir), "--json"]
+    scored = json.loads(subprocess.run(score, check=True, env=env, capture_output=True, text=True).stdout)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    kept = task.kept(seed)
+    kept.mkdir(parents=True, exist_ok=True)
+    rows = [row for row in (run_dir / "metrics.jsonl").read_text().splitlines() if '"eval"' in row]
+    (kept / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    (kept / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    shutil.rmtree(run_dir)
     result = {
         name: summary[name] for name in ("env_steps", "wall_seconds", "stop_reason", "best_return", "final_return")
     }

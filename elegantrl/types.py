@@ -69,7 +69,7 @@ class Rollout(NamedTuple):
     terminated: Tensor  # [T, N]
     truncated: Tensor  # [T, N]
     next_obs: Tensor  # [T, N, O]
-    logp: Tensor  # [T, N] log-probability under the policy that acted
+    logp: Tensor  # [T, N] log-probability under the policy that acted; zeros for learning from replay
 
 
 class Transition(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 import elegantrl
+from elegantrl.cli.main import main
 from elegantrl.defaults import Recipe
 from elegantrl.train import metrics as metrics_module
 from elegantrl.train import plot as plot_module
@@ -109,10 +111,42 @@ def make_rollout() -> Callable[..., Rollout]:
         ended = (terminated | truncated).unsqueeze(-1)
         next_obs = torch.where(ended, torch.randn(steps, lanes, obs_dim, generator=g), obs[1:])
         with torch.no_grad():
-            dist = agent.policy.dist(obs[:-1])
-            action = dist.sample(g)
-            logp = dist.log_prob(action)
+            draws = agent.policy.draw(steps, lanes, g)
+            pairs = [agent.policy.explore(seen, draw) for seen, draw in zip(obs[:-1], draws, strict=True)]
+            action, out = (torch.stack(column) for column in zip(*pairs, strict=True))
+            logp = agent.policy.log_prob(out, action)
         reward = torch.randn(steps, lanes, generator=g)
         return Rollout(obs[:-1], action, reward, terminated, truncated, next_obs, logp)
 
     return make
+
+
+@dataclass
+class Outcome:
+    """How a call of the command line ended."""
+
+    code: Any
+    out: str
+    err: str
+
+    @property
+    def sentence(self) -> str:
+        """The one line on standard error."""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("elegantrl: ") and "Traceback" not in self.err
+        return lines[0].removeprefix("elegantrl: ")
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Calls the command line in this process."""
+
+    def call(*argv: Any) -> Outcome:
+        try:
+            code: Any = main([str(word) for word in argv])
+        except SystemExit as stop:
+            code = stop.code
+        return Outcome(code, *capsys.readouterr())
+
+    return call

@@ -87,6 +87,9 @@ class ActorCriticConfig(ReplayConfig, HTermConfig):
     """Critics in that random subset."""
     actor_interval: int = setting(1, ge=1)
     """Critic updates per actor update."""
+    warm_up_hold: int = setting(1, ge=1)
+    """Steps, on average, for which a random action of the warm-up is held: where single actions lead nowhere, held ones
+    do."""
 
     def __post_init__(self) -> None:
         ReplayConfig.__post_init__(self)

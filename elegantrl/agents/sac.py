@@ -37,7 +37,7 @@ class AgentSAC(AgentActorCritic):
         self.target_entropy = config.target_entropy_per_dim * spec.action_dim
 
     def make_policy(self, spec: EnvSpec, device: torch.device) -> SquashedPolicy:
-        return self.build_policy("squashed", spec, device)
+        return self.build_policy("squashed", spec, device, hold=self.config.warm_up_hold)
 
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)

@@ -43,7 +43,7 @@ class AgentTD3(AgentActorCritic):
 
     def __init__(self, spec: EnvSpec, config: TD3Config, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        noise = {"noise": config.noise, "noise_std": config.noise_std}
+        noise = {"noise": config.noise, "noise_std": config.noise_std, "hold": config.warm_up_hold}
         self.policy = self.build_policy("deterministic", spec, device, **noise)
         self.actor_step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
         self.policy_target = deepcopy(self.policy)

@@ -21,10 +21,12 @@ from .parse import parse
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Score the best policy of a run: no exploration, fresh environments."""
+    """Score the best policy of a run, or several runs as one ensemble: no exploration, fresh environments."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run folder."""
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
+    """The run folder; of several, the policies are averaged."""
+    weights: tuple[float, ...] = ()
+    """How much each run of an ensemble counts; equally by default."""
     episodes: int = 20
     """Episodes to play."""
     seed: int = 0
@@ -37,11 +39,12 @@ def main(argv: list[str]) -> int:
     flags = parse(Flags, argv, "elegantrl eval")
     if flags.episodes < 1:
         raise ConfigError(f"--episodes {flags.episodes} is out of range: it must be >= 1")
-    policy = TrainedPolicy.load(flags.run)
+    policy = load(flags.runs, flags.weights)
     score = play(policy, flags.episodes, flags.seed)
     if flags.json:
         result = {
             "agent": policy.config.agent_name,
+            "runs": [str(run) for run in flags.runs],
             "env": policy.config.env.id,
             "episodes": flags.episodes,
             "seed": flags.seed,
@@ -52,7 +55,8 @@ def main(argv: list[str]) -> int:
         }
         print(json.dumps(result))
         return 0
-    table = Table(title=escape(f"{policy.config.agent_name} on {policy.config.env.id}"), title_justify="left")
+    who = policy.config.agent_name if len(flags.runs) == 1 else f"ensemble of {len(flags.runs)} runs"
+    table = Table(title=escape(f"{who} on {policy.config.env.id}"), title_justify="left")
     for name in ("episodes", "mean", "95 % interval", "std", "min", "max"):
         table.add_column(name, justify="right")
     interval = f"{score.mean - score.ci95:,.1f} .. {score.mean + score.ci95:,.1f}"
@@ -60,6 +64,14 @@ def main(argv: list[str]) -> int:
     table.add_row(str(flags.episodes), f"{score.mean:,.1f}", interval, *numbers)
     Stdout().print(table)
     return 0
+
+
+def load(runs: tuple[Path, ...], weights: tuple[float, ...]) -> TrainedPolicy:
+    if not runs:
+        raise ConfigError("RUN is missing; see elegantrl eval --help")
+    if len(runs) == 1 and not weights:
+        return TrainedPolicy.load(runs[0])
+    return TrainedPolicy.ensemble(runs, weights or None)
 
 
 def play(policy: TrainedPolicy, episodes: int, seed: int) -> Score:

@@ -10,7 +10,7 @@ from ..agents.base import Agent
 from ..errors import CheckpointError, ConfigError
 from ..registry import agent_names, find_agent
 from ..train.trained import TrainedPolicy
-from .fields import Settings, field_name
+from .fields import Settings
 
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "AgentA2C": ("a2c", {}),
@@ -27,6 +27,11 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "AgentREDQ": ("redq", {}),
     "AgentDDPG": ("ddpg", {}),
     "AgentTD3": ("td3", {}),
+    "AgentPPO_H": ("ppo", {"h_term": True}),
+    "AgentPPOHterm": ("ppo", {"h_term": True}),
+    "AgentSAC_H": ("sac", {"h_term": True}),
+    "AgentReSACHtermK": ("sac", {"h_term": True}),
+    "AgentDDPGHterm": ("ddpg", {"h_term": True}),
 }
 """Documented name -> registered agent and the settings that the name stands for."""
 
@@ -68,9 +73,12 @@ class DocumentedAgent(Settings):
                 f" and register it with elegantrl.register_agent"
             )
         settings = {n: v for n, v in own.items() if not callable(v) and not isinstance(v, property)}
-        cls.class_settings = cls.class_settings | {field_name(name): value for name, value in settings.items()}
-        for name in settings:
+        checked = Settings()
+        checked._values.update(cls.class_settings)
+        for name, value in settings.items():
+            setattr(checked, name, value)  # with the checks of any setting
             delattr(cls, name)
+        cls.class_settings = checked._values
 
     def init(self, net_dim: int, state_dim: int, action_dim: int, **settings: Any) -> None:
         """Say what the agent is for; its networks come with ``save_or_load_agent``."""

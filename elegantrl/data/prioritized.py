@@ -109,6 +109,8 @@ class PrioritizedReplay(ReplayBuffer):
     place in memory, whatever the ring's head; places never written have p = 0.
     """
 
+    extra_bytes = 5  # a float32 leaf, and its share of a float64 sum over 16 leaves or more
+
     def __init__(self, capacity: int, spec: EnvSpec, device: torch.device, alpha: float, beta: float):
         super().__init__(capacity, spec, device)
         self.alpha = alpha

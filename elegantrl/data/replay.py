@@ -6,6 +6,7 @@ Axes: R rows of the ring, N lanes, B minibatch rows.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -23,13 +24,16 @@ class ReplayBuffer:
     or from across the ring's write head.
     """
 
+    extra_bytes: ClassVar[int] = 0
+    """What a subclass keeps per transition besides the fields."""
+
     def __init__(self, capacity: int, spec: EnvSpec, device: torch.device):
         self.num_rows = capacity // spec.num_envs
         if self.num_rows < 1:
             raise ConfigError(
                 f"agent.buffer_size={capacity} holds not even one row of env.num_envs={spec.num_envs}; raise it"
             )
-        check_memory(capacity, spec, device)
+        check_memory(capacity, spec, device, self.extra_bytes)
         shape = (self.num_rows, spec.num_envs)
         discrete = spec.action.kind == "discrete"
         self.obs = torch.empty(*shape, spec.obs_dim, device=device)
@@ -116,10 +120,10 @@ class ReplayBuffer:
             getattr(self, name)[order] = state[name].to(self.reward.device)
 
 
-def check_memory(capacity: int, spec: EnvSpec, device: torch.device) -> None:
+def check_memory(capacity: int, spec: EnvSpec, device: torch.device, extra_bytes: int = 0) -> None:
     """Refuse a buffer that cannot fit before the first step instead of failing hours later."""
     action_bytes = 8 if spec.action.kind == "discrete" else 4 * spec.action_dim
-    needed = capacity * (2 * 4 * spec.obs_dim + action_bytes + 4 + 2)
+    needed = capacity * (2 * 4 * spec.obs_dim + action_bytes + 4 + 2 + extra_bytes)
     free = available_bytes(device)
     if free is not None and needed > free:
         raise ConfigError(

@@ -56,6 +56,7 @@ class GymVecEnv(VecEnv):
         self._tensor = to_device(self.device)
         self._step_fns = [env.step for env in self.envs]
         self._reset_fns = [_seeded_reset(env) for env in self.envs]
+        self._nowhere = torch.zeros(len(self.envs), dtype=torch.bool, device=self.device)
         self._deterministic = True
         self._restart(seed=0)
 
@@ -79,22 +80,19 @@ class GymVecEnv(VecEnv):
         self._log.append(moves)
         self._num_steps += 1
         num_envs = self.spec.num_envs
-        frame = self._obs.empty(num_envs)
-        reward = np.empty(num_envs, dtype=np.float32)
-        terminated = np.empty(num_envs, dtype=np.bool_)
-        truncated = np.empty(num_envs, dtype=np.bool_)
-        ended = []
+        frame, reward = self._obs.empty(num_envs), np.empty(num_envs, dtype=np.float32)
+        over, cut = [False] * num_envs, [False] * num_envs
         for lane, env_step in enumerate(self._step_fns):
             result = env_step(moves[lane])
             if len(result) != 5:
                 result = self._five(result)
-            frame[lane], reward[lane], over, cut, _ = result
-            terminated[lane] = over
-            truncated[lane] = cut and not over
-            if over or cut:
-                ended.append(lane)
+            frame[lane], reward[lane], over[lane], cut[lane], _ = result
         next_obs = self._tensor(self._obs.encode(frame))
-        obs = self._begin_ended(frame, ended) if ended else next_obs
+        if not (any(over) or any(cut)):  # as most steps: nothing to begin, and the flags need not be made anew
+            return Step(self._see(next_obs), self._tensor(reward), self._nowhere, self._nowhere, next_obs)
+        terminated = np.array(over, dtype=np.bool_)
+        truncated = np.array(cut, dtype=np.bool_) & ~terminated
+        obs = self._begin_ended(frame, np.flatnonzero(terminated | truncated).tolist())
         tensor = self._tensor
         return Step(self._see(obs), tensor(reward), tensor(terminated), tensor(truncated), next_obs)
 

@@ -155,6 +155,7 @@ class VectorEntryEnv(VecEnv):
             max_episode_steps=max_episode_steps,
             target_return=target_return,
         )
+        self._nowhere = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self._tensor = to_device(self.device)
 
     def reset(self, seed: int) -> Tensor:
@@ -166,12 +167,11 @@ class VectorEntryEnv(VecEnv):
         tensor = self._tensor
         batch, reward, terminated, truncated, _ = env.step(self._action.decode(action))
         next_obs = tensor(np.ascontiguousarray(batch))
-        obs = next_obs
-        if env.prev_done.any():
-            truncated &= ~terminated
-            env.restart(env.prev_done)
-            obs = tensor(env.observe())
-        return Step(obs, tensor(reward), tensor(terminated), tensor(truncated), next_obs)
+        if not env.prev_done.any():  # the flags need not be made anew
+            return Step(next_obs, tensor(reward), self._nowhere, self._nowhere, next_obs)
+        truncated &= ~terminated
+        env.restart(env.prev_done)
+        return Step(tensor(env.observe()), tensor(reward), tensor(terminated), tensor(truncated), next_obs)
 
     def state_dict(self) -> State:
         env = self.env

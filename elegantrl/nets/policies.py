@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn.functional import one_hot
 
 from ..types import State
 from .distributions import Categorical, DiagGaussian, squash
@@ -19,6 +20,8 @@ from .layers import Activation, Init, Stack, flatten_, mlp
 from .normalize import ObsNorm
 
 Noise = Literal["gaussian", "ou"]
+Draw = tuple[Tensor, ...]
+"""Random numbers for one step. Drawn ahead, the little kernels between two steps of an environment are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +39,44 @@ class Policy(nn.Module, ABC):
     """Acts on observations. All its parameters and buffers are float32 and travel as one flat tensor."""
 
     norm: nn.Module
+    net: Stack
     remembers: bool = False
-    """Whether exploration depends on the steps before: only then does a worker call the three methods below."""
+    """Whether exploration depends on the steps before: only then does a worker call the last three methods below."""
 
-    def __init__(self, obs_dim: int, normalize_obs: bool):
+    def __init__(self, obs_dim: int, action_dim: int, normalize_obs: bool):
         super().__init__()
+        self.action_dim = action_dim
         self.norm = ObsNorm(obs_dim) if normalize_obs else nn.Identity()
 
+    def output(self, obs: Tensor) -> Tensor:
+        """What the network makes of observations."""
+        return self.net(self.norm(obs))  # type: ignore[no-any-return]
+
+    def freeze(self) -> None:
+        """Make ``output`` lighter, once the storage of the weights stays in place and no gradient is wanted."""
+        run, norm = self.net.frozen(), self.norm.forward
+        plain = isinstance(self.norm, nn.Identity)
+        self.output = run if plain else lambda obs: run(norm(obs))  # type: ignore[method-assign, assignment]
+
     @abstractmethod
-    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        """Actions and their log-probabilities [N]; the best known action if not ``explore``."""
+    def act(self, obs: Tensor) -> Tensor:
+        """The best known actions."""
+
+    def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
+        """The random numbers of each step of ``explore``; on a CPU the same, however many steps are drawn at once."""
+        raise NotImplementedError(f"{type(self).__name__} does not explore")
+
+    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        """Actions and the network's output [N, ...] they were made from."""
+        raise NotImplementedError(f"{type(self).__name__} does not explore")
+
+    def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
+        """Log-probabilities [...] of what ``explore`` returned; zeros if learning has no use for them."""
+        return torch.zeros_like(out[..., 0])
+
+    @abstractmethod
+    def opinion(self, obs: Tensor) -> Tensor:
+        """What an ensemble averages [N, A]: the best known action, or how much speaks for each choice (sums to 1)."""
 
     def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
         """Log-probabilities [...] of actions above what the policy expects of its own.
@@ -82,9 +113,7 @@ class FlatPolicy:
         with torch.random.fork_rng(devices=[]):
             self.policy = spec.build().to(device).requires_grad_(False)
         self.flat = flatten_(self.policy.tensors())
-        for module in self.policy.modules():
-            if isinstance(module, Stack):
-                module.freeze()
+        self.policy.freeze()
 
     def load(self, flat: Tensor) -> Policy:
         self.flat.copy_(flat)
@@ -103,19 +132,30 @@ class CategoricalPolicy(Policy):
         init: Init = "orthogonal",
         normalize_obs: bool = False,
     ):
-        super().__init__(obs_dim, normalize_obs)
+        super().__init__(obs_dim, action_dim, normalize_obs)
         self.net = mlp((obs_dim, *hidden, action_dim), activation, init=init, head_gain=0.01)
 
     def dist(self, obs: Tensor) -> Categorical:
-        return Categorical.from_logits(self.net(self.norm(obs)))
+        return Categorical.from_logits(self.output(obs))
 
     def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
         return _excess(self.dist(obs), action)
 
-    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        dist = self.dist(obs)
-        action = dist.sample(generator) if explore else dist.mode()
-        return action, dist.log_prob(action)
+    def act(self, obs: Tensor) -> Tensor:
+        return self.dist(obs).mode()
+
+    def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
+        return list(zip(Categorical.noise((num_steps, num_lanes, self.action_dim), generator)))
+
+    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        logits = self.output(obs)
+        return Categorical(logits).sample(*draw), logits
+
+    def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
+        return Categorical.from_logits(out).log_prob(action)
+
+    def opinion(self, obs: Tensor) -> Tensor:
+        return self.dist(obs).log_probs.exp()
 
 
 class GaussianPolicy(Policy):
@@ -131,26 +171,74 @@ class GaussianPolicy(Policy):
         normalize_obs: bool = False,
         log_std_init: float = 0.0,
     ):
-        super().__init__(obs_dim, normalize_obs)
+        super().__init__(obs_dim, action_dim, normalize_obs)
         self.net = mlp((obs_dim, *hidden, action_dim), activation, init=init, head_gain=0.01)
         self.log_std = nn.Parameter(torch.full((action_dim,), log_std_init))
 
     def dist(self, obs: Tensor) -> DiagGaussian:
-        return DiagGaussian(self.net(self.norm(obs)), self.log_std)
+        return DiagGaussian(self.output(obs), self.log_std)
 
     def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
         return _excess(self.dist(obs), action)
 
-    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
+    def act(self, obs: Tensor) -> Tensor:
+        return self.dist(obs).mode()
+
+    def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
+        return list(zip(DiagGaussian.noise(self.log_std, (num_steps, num_lanes, self.action_dim), generator)))
+
+    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
         dist = self.dist(obs)
-        action = dist.sample(generator) if explore else dist.mode()
-        return action, dist.log_prob(action)
+        return dist.sample(*draw), dist.mean
+
+    def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
+        return DiagGaussian(out, self.log_std).log_prob(action)
+
+    def opinion(self, obs: Tensor) -> Tensor:
+        # Beyond the limits lies what the environment clips: it must not outweigh the others.
+        return self.dist(obs).mode().clamp(-1, 1)
 
 
-class SquashedPolicy(Policy):
-    """tanh of a normal whose mean and standard deviation depend on the observation (soft actor-critic)."""
+class WarmUpPolicy(Policy):
+    """Continuous actions, uniform ones while a replay buffer warms up; each of those may be held for a while."""
 
     random_frac: Tensor
+
+    def __init__(self, obs_dim: int, action_dim: int, normalize_obs: bool, hold: int):
+        super().__init__(obs_dim, action_dim, normalize_obs)
+        self.hold = hold
+        self.remembers = hold > 1
+        # The random action of the step before [N, A], on the worker alone: no buffer, because it does not travel.
+        self.held: Tensor | None = None
+        # Share of uniform random actions: 1 while the buffer warms up, then 0. The learner writes it.
+        self.register_buffer("random_frac", torch.ones(()))
+
+    def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
+        return [self._draw_step((num_lanes, self.action_dim), generator) for _ in range(num_steps)]
+
+    def _draw_step(self, shape: tuple[int, int], generator: Generator) -> Draw:
+        """Normal noise [N, A], which lanes take a random action instead [N, 1], and those actions [N, A]."""
+        normal_NA = torch.randn(shape, generator=generator, device=generator.device)
+        uniform_NA = torch.empty_like(normal_NA).uniform_(-1, 1, generator=generator)
+        if self.hold > 1:
+            if self.held is not None:
+                # A coin per step, so that stretches of all lengths occur.
+                ends_N1 = torch.empty_like(normal_NA[:, :1]).uniform_(generator=generator) < 1 / self.hold
+                uniform_NA = torch.where(ends_N1, uniform_NA, self.held)
+            self.held = uniform_NA
+        coin_N1 = torch.empty_like(normal_NA[:, :1]).uniform_(generator=generator) < self.random_frac
+        return normal_NA, coin_N1, uniform_NA
+
+    def explore_state(self) -> State:
+        return {} if self.held is None else {"held": self.held}
+
+    def load_explore_state(self, state: State) -> None:
+        self.held = state["held"].to(self.random_frac.device) if "held" in state else None
+
+
+class SquashedPolicy(WarmUpPolicy):
+    """tanh of a normal whose mean and standard deviation depend on the observation (soft actor-critic)."""
+
     LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
     EDGE = 1 - 1e-4
     """Stored actions are taken to lie within this: tanh has no inverse at 1."""
@@ -163,40 +251,40 @@ class SquashedPolicy(Policy):
         activation: Activation = "relu",
         init: Init = "default",
         normalize_obs: bool = False,
+        hold: int = 1,
     ):
-        super().__init__(obs_dim, normalize_obs)
+        super().__init__(obs_dim, action_dim, normalize_obs, hold)
         self.net = mlp((obs_dim, *hidden, 2 * action_dim), activation, init=init)
-        # Share of uniform random actions: 1 while the buffer warms up, then 0. The learner writes it.
-        self.register_buffer("random_frac", torch.ones(()))
 
     def sample(self, obs: Tensor, noise_BA: Tensor) -> tuple[Tensor, Tensor]:
         """Actions in (-1, 1) [B, A] and the log-density [B] of those samples."""
-        mean, log_std = self.net(self.norm(obs)).chunk(2, -1)
+        mean, log_std = self.output(obs).chunk(2, -1)
         return squash(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX), noise_BA)
 
     def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
-        mean, log_std = self.net(self.norm(obs)).chunk(2, -1)
+        mean, log_std = self.output(obs).chunk(2, -1)
         # Before the squashing, whose slope at a given action is the same for every policy.
         normal = DiagGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
         return _excess(normal, action.clamp(-self.EDGE, self.EDGE).atanh())
 
-    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        if not explore:
-            mean, _ = self.net(self.norm(obs)).chunk(2, -1)
-            return mean.tanh(), torch.zeros_like(obs[:, 0])
-        mean, log_std = self.net(self.norm(obs)).chunk(2, -1)
-        noise = torch.empty_like(mean).normal_(generator=generator)
-        action, logp = squash(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX), noise)
-        # While actions are random, logp is that of the sample which was not taken; replay has no use for it.
-        uniform = torch.empty_like(mean).uniform_(-1, 1, generator=generator)
-        coin = torch.empty_like(logp).uniform_(generator=generator) < self.random_frac
-        return torch.where(coin.unsqueeze(-1), uniform, action), logp
+    def opinion(self, obs: Tensor) -> Tensor:
+        return self.act(obs)
+
+    def act(self, obs: Tensor) -> Tensor:
+        mean, _ = self.output(obs).chunk(2, -1)
+        return mean.tanh()
+
+    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        normal, coin, uniform = draw
+        out = self.output(obs)
+        mean, log_std = out.chunk(2, -1)
+        action = (mean + log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX).exp() * normal).tanh()
+        return torch.where(coin, uniform, action), out
 
 
-class DeterministicPolicy(Policy):
+class DeterministicPolicy(WarmUpPolicy):
     """tanh of a network; exploring adds noise: fresh at every step, or an Ornstein-Uhlenbeck process per lane."""
 
-    random_frac: Tensor
     THETA = 0.15
     """How much of its Ornstein-Uhlenbeck noise a lane loses per step."""
     LEAST_STD = 0.05
@@ -212,42 +300,45 @@ class DeterministicPolicy(Policy):
         normalize_obs: bool = False,
         noise: Noise = "gaussian",
         noise_std: float = 0.1,
+        hold: int = 1,
     ):
-        super().__init__(obs_dim, normalize_obs)
+        super().__init__(obs_dim, action_dim, normalize_obs, hold)
         self.net = mlp((obs_dim, *hidden, action_dim), activation, init=init, head_gain=0.01)
         self.noise_std = noise_std
-        self.remembers = noise == "ou"
-        # The noise of the step before [N, A], on the worker alone: no buffer, because it does not travel.
+        self.drifts = noise == "ou"
+        self.remembers = self.remembers or self.drifts
+        # The noise of the step before [N, A], on the worker alone.
         self.drift: Tensor | None = None
-        # Share of uniform random actions: 1 while the buffer warms up, then 0. The learner writes it.
-        self.register_buffer("random_frac", torch.ones(()))
 
     def action(self, normed_obs: Tensor) -> Tensor:
         """Actions in [-1, 1] [B, A] for observations that are normalised already."""
         return self.net(normed_obs).tanh()
+
+    def opinion(self, obs: Tensor) -> Tensor:
+        return self.act(obs)
 
     def excess_logp(self, obs: Tensor, action: Tensor) -> Tensor:
         # As the normal it explores with.
         log_std = torch.full_like(action[..., :1], math.log(max(self.noise_std, self.LEAST_STD)))
         return _excess(DiagGaussian(self.action(self.norm(obs)), log_std), action)
 
-    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        action = self.action(self.norm(obs))
-        logp = torch.zeros_like(action[:, 0])
-        if not explore:
-            return action, logp
-        noise = self.noise_std * torch.empty_like(action).normal_(generator=generator)
-        if self.remembers:
+    def act(self, obs: Tensor) -> Tensor:
+        return self.output(obs).tanh()
+
+    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        normal, coin, uniform = draw
+        out = self.output(obs).tanh()
+        noise = self.noise_std * normal
+        if self.drifts:
             noise = self.drift = noise if self.drift is None else noise + (1 - self.THETA) * self.drift
-        uniform = torch.empty_like(action).uniform_(-1, 1, generator=generator)
-        coin = torch.empty_like(logp).uniform_(generator=generator) < self.random_frac
-        return torch.where(coin.unsqueeze(-1), uniform, (action + noise).clamp(-1, 1)), logp
+        return torch.where(coin, uniform, (out + noise).clamp(-1, 1)), out
 
     def explore_state(self) -> State:
-        return {} if self.drift is None else {"drift": self.drift}
+        return super().explore_state() | ({} if self.drift is None else {"drift": self.drift})
 
     def load_explore_state(self, state: State) -> None:
-        self.drift = state["drift"].to(self.random_frac.device) if state else None
+        super().load_explore_state(state)
+        self.drift = state["drift"].to(self.random_frac.device) if "drift" in state else None
 
     def forget(self, ended_N: Tensor) -> None:
         if self.drift is not None:
@@ -270,7 +361,7 @@ class QPolicy(Policy):
         dueling: bool = False,
         layer_norm: bool = False,
     ):
-        super().__init__(obs_dim, normalize_obs)
+        super().__init__(obs_dim, action_dim, normalize_obs)
         self.dueling = dueling
         # One output more: the state value, in front of the advantages.
         self.net = mlp((obs_dim, *hidden, action_dim + dueling), activation, init=init, normed=layer_norm)
@@ -278,26 +369,61 @@ class QPolicy(Policy):
 
     def q(self, obs: Tensor) -> Tensor:
         """Action values [B, A]."""
-        return self.values(self.norm(obs))
+        return self._join(self.output(obs))
 
     def values(self, normed_obs: Tensor) -> Tensor:
         """Action values [B, A] of observations that are normalised already."""
-        out = self.net(normed_obs)
+        return self._join(self.net(normed_obs))
+
+    def _join(self, out: Tensor) -> Tensor:
         if not self.dueling:
             return out
         value, advantage = out[..., :1], out[..., 1:]
         return value + advantage - advantage.mean(-1, keepdim=True)
 
-    def act(self, obs: Tensor, explore: bool, generator: Generator | None) -> tuple[Tensor, Tensor]:
+    def opinion(self, obs: Tensor) -> Tensor:
+        q = self.q(obs)  # a vote: values of different runs have different scales
+        return one_hot(q.argmax(-1), q.shape[-1]).to(q.dtype)
+
+    def act(self, obs: Tensor) -> Tensor:
+        return self.q(obs).argmax(-1)
+
+    def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
+        draws: list[Draw] = []
+        for _ in range(num_steps):
+            # One coin and one random action per lane.
+            coin = torch.rand(num_lanes, generator=generator, device=generator.device) < self.epsilon
+            uniform = torch.randint(self.action_dim, (num_lanes,), generator=generator, device=generator.device)
+            draws.append((coin, uniform))
+        return draws
+
+    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        coin, uniform = draw
         q = self.q(obs)
-        greedy = q.argmax(-1)
-        logp = torch.zeros_like(q[:, 0])
-        if not explore:
-            return greedy, logp
-        # One coin and one random action per lane.
-        coin = torch.empty_like(logp).uniform_(generator=generator) < self.epsilon
-        uniform = torch.randint(q.shape[-1], greedy.shape, device=q.device, generator=generator)
-        return torch.where(coin, uniform, greedy), logp
+        return torch.where(coin, uniform, q.argmax(-1)), q
+
+
+class EnsemblePolicy(Policy):
+    """The weighted average of several trained policies: of actions, or of what speaks for each choice."""
+
+    def __init__(self, obs_dim: int, action_dim: int, members: list[dict[str, Any]], weights: list[float]):
+        super().__init__(obs_dim, action_dim, normalize_obs=False)  # each member normalises for itself
+        built = [PolicySpec(**member).build() for member in members]
+        self.members = nn.ModuleList(built)
+        self.opinions = [(member.opinion, weight) for member, weight in zip(built, weights, strict=True)]
+        self.discrete = isinstance(built[0], CategoricalPolicy | QPolicy)
+
+    def opinion(self, obs: Tensor) -> Tensor:
+        return torch.stack([opinion(obs) * weight for opinion, weight in self.opinions]).sum(0)
+
+    def freeze(self) -> None:
+        for member in self.members:
+            member.freeze()  # type: ignore[operator]
+
+    def act(self, obs: Tensor) -> Tensor:
+        """The action all members together think best; an ensemble is for deployment and does not explore."""
+        opinion = self.opinion(obs)
+        return opinion.argmax(-1) if self.discrete else opinion
 
 
 def _excess(dist: Categorical | DiagGaussian, action: Tensor) -> Tensor:
@@ -310,4 +436,5 @@ POLICIES: dict[str, type[Policy]] = {
     "squashed": SquashedPolicy,
     "deterministic": DeterministicPolicy,
     "q": QPolicy,
+    "ensemble": EnsemblePolicy,
 }

@@ -65,7 +65,7 @@ class Evaluator:
         for _ in range(self.max_episode_steps):
             if not running.any():  # one host read per step; evaluation is not the hot path
                 break
-            action, _ = policy.act(obs, False, None)
+            action = policy.act(obs)
             step = self.env.step(action)
             total += step.reward * running
             running &= ~(step.terminated | step.truncated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..agents.fusion import normalize_weights
 from ..config import RunConfig
 from ..envs import make_env
-from ..errors import CheckpointError
-from ..nets.policies import FlatPolicy, Policy, PolicySpec
+from ..errors import CheckpointError, ConfigError
+from ..nets.policies import EnsemblePolicy, FlatPolicy, Policy, PolicySpec
 from ..types import Weights
 from .evaluator import Evaluator, Score
 from .store import load_weights, save_actor_pth, save_weights
@@ -64,12 +66,37 @@ class TrainedPolicy:
             raise CheckpointError(f"{folder / BEST_FILE} does not hold a policy of this version: {text}") from None
         return cls(policy.requires_grad_(False), spec, config)
 
+    @classmethod
+    def ensemble(cls, run_dirs: Sequence[str | Path], weights: Sequence[float] | None = None) -> TrainedPolicy:
+        """Several runs as one policy: the weighted average of their best policies, equal weights by default."""
+        members = [cls.load(run_dir) for run_dir in run_dirs]
+        shares = normalize_weights(weights, len(members))
+        sizes = {name: members[0].spec.kwargs[name] for name in ("obs_dim", "action_dim")}
+        kind = members[0].acts_by_choice
+        for run_dir, member in zip(run_dirs, members, strict=True):
+            if any(member.spec.kwargs[name] != size for name, size in sizes.items()) or member.acts_by_choice != kind:
+                raise ConfigError(
+                    f"{run_dir} was trained on {member.config.env.id}, whose observations or actions are not those of"
+                    f" {members[0].config.env.id}; an ensemble needs one kind of task"
+                )
+        spec = PolicySpec("ensemble", {**sizes, "members": [asdict(m.spec) for m in members], "weights": shares})
+        policy = spec.build()
+        assert isinstance(policy, EnsemblePolicy)
+        for own, member in zip(policy.members, members, strict=True):
+            own.load_state_dict(member.policy.state_dict())
+        return cls(policy.requires_grad_(False), spec, members[0].config)
+
+    @property
+    def acts_by_choice(self) -> bool:
+        """Whether an action is one of several choices rather than numbers."""
+        return self.spec.kind in ("categorical", "q")
+
     @torch.no_grad()
     def act(self, obs: Any) -> np.ndarray:
         """The best known action for one observation or a batch of them; continuous ones in [-1, 1]."""
         x = torch.as_tensor(np.asarray(obs, dtype=np.float32))
         batch = x.reshape(-1, self.spec.kwargs["obs_dim"])
-        action, _ = self.policy.act(batch, False, None)
+        action = self.policy.act(batch)
         return np.asarray(action.squeeze(0) if batch.shape[0] == 1 and x.dim() < 2 else action)
 
     def evaluate(self, episodes: int = 20, seed: int = 0, env: Any = None) -> Score:

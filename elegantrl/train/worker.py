@@ -38,15 +38,19 @@ class Worker:
         policy, env, generator = self.policy.load(weights.flat), self.env, self.generator
         obs, rows = self.obs, []
         with torch.inference_mode():  # a tenth faster than no_grad; what is stacked outside are ordinary tensors again
-            for _ in range(horizon):
-                action, logp = policy.act(obs, True, generator)
+            # Nothing but the actions is computed step by step: between two steps of an environment each of torch's
+            # kernels is cold and takes several times as long as in a row of its like.
+            for draw in policy.draw(horizon, env.spec.num_envs, generator):
+                action, out = policy.explore(obs, draw)
                 step = env.step(action)
-                rows.append((obs, action, step.reward, step.terminated, step.truncated, step.next_obs, logp))
+                rows.append((obs, action, step.reward, step.terminated, step.truncated, step.next_obs, out))
                 if policy.remembers:
                     policy.forget(step.terminated | step.truncated)
                 obs = step.obs
         self.obs = obs
-        rollout = Rollout(*(torch.stack(column) for column in zip(*rows, strict=True)))
+        columns = [torch.stack(column) for column in zip(*rows, strict=True)]
+        columns[-1] = policy.log_prob(out=columns[-1], action=columns[1])
+        rollout = Rollout(*columns)
         return Fragment(self.slot_group, seq, weights.version, rollout, self.finished_episodes(rollout))
 
     def finished_episodes(self, rollout: Rollout) -> Episodes:
@@ -59,13 +63,12 @@ class Worker:
             self.open_length = self.open_length + len(reward)
             return NO_EPISODES
         total_return = reward.cumsum(0, dtype=np.float64) + self.open_return
-        total_length = np.arange(1, len(reward) + 1)[:, None] + self.open_length
         lane, time = ended.T.nonzero()  # by lane, then by time
         # A lane's totals run on across its episodes: an episode's share is the total at its end minus the one before.
-        returns, lengths = total_return[time, lane], total_length[time, lane]
+        returns, lengths = total_return[time, lane], time + 1 + self.open_length[lane]
         first = np.concatenate([[True], lane[1:] != lane[:-1]])
         last = np.concatenate([first[1:], [True]])
-        self.open_return, self.open_length = total_return[-1], total_length[-1]
+        self.open_return, self.open_length = total_return[-1], self.open_length + len(reward)
         self.open_return[lane[last]] -= returns[last]
         self.open_length[lane[last]] -= lengths[last]
         latest_last = np.argsort(time, kind="stable")

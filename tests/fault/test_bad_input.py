@@ -10,7 +10,6 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from elegantrl.cli.main import main
 from elegantrl.train import metrics as metrics_module
 from elegantrl.train import plot as plot_module
 from elegantrl.train.store import Store
 
+Cli = Callable[..., Any]
 LoadCommit = Callable[[Path], dict[str, Any]]
 HashState = Callable[[Any], str]
 
@@ -33,36 +32,6 @@ HashState = Callable[[Any], str]
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plot_module, "plot_run", lambda *_: None)
     monkeypatch.setattr(metrics_module, "_open_tensorboard", lambda *_: None)
-
-
-@dataclass
-class Outcome:
-    code: Any
-    out: str
-    err: str
-
-    @property
-    def sentence(self) -> str:
-        """The one line on standard error."""
-        lines = self.err.splitlines()
-        assert len(lines) == 1, self.err
-        assert lines[0].startswith("elegantrl: ") and "Traceback" not in self.err
-        return lines[0].removeprefix("elegantrl: ")
-
-
-Cli = Callable[..., Outcome]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*argv: Any) -> Outcome:
-        try:
-            code: Any = main([str(word) for word in argv])
-        except SystemExit as stop:
-            code = stop.code
-        return Outcome(code, *capsys.readouterr())
-
-    return call
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -357,7 +326,7 @@ def test_config_file_that_gives_the_lanes_twice(cli: Cli, tmp_path: Path) -> Non
 # ---- run folders
 
 
-def train(cli: Cli, run_dir: Path, *more: Any, env: str = f"{HERE}:Sound", max_steps: int = 40) -> Outcome:
+def train(cli: Cli, run_dir: Path, *more: Any, env: str = f"{HERE}:Sound", max_steps: int = 40) -> Any:
     return cli("train", "ppo", env, "--run-dir", run_dir, *SMALL, "--max-steps", max_steps, *more)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from elegantrl import registry
 from elegantrl.agents.dqn import AgentDQN, DQNConfig
 from elegantrl.agents.on_policy import Batch
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
-from elegantrl.registry import register_agent
-from elegantrl.types import Rollout
+from elegantrl.envs import TensorEnv
+from elegantrl.registry import agent_names, find_agent, register_agent
+from elegantrl.types import ActionSpec, Rollout
 
 QUICK: dict[str, dict[str, Any]] = {
     "ppo": {"env": "TensorCartPole", "max_steps": 12_000, "better_than": 150.0},
@@ -37,6 +39,57 @@ def best_return(agent: str, env: str, max_steps: int, tmp_path: Path, **settings
 def test_agent_learns_with_default_settings(agent: str, tmp_path: Path) -> None:
     task = QUICK[agent]
     assert best_return(agent, task["env"], task["max_steps"], tmp_path) > task["better_than"]
+
+
+class Homing(TensorEnv):
+    """A point on a line is pushed by up to 0.5 per step and should stay at 0. To leave it alone costs 6 on average."""
+
+    obs_dim, action, max_episode_steps = 1, ActionSpec("continuous", 1), 8
+
+    def initial(self, num_rows: int) -> Tensor:
+        return torch.rand(num_rows, 1, generator=self.generator, device=self.device) * 3 - 1.5
+
+    def push(self, action: Tensor) -> Tensor:
+        return 0.5 * action
+
+    def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        state = state + self.push(action)
+        return state, -state[:, 0].square(), torch.zeros_like(state[:, 0], dtype=torch.bool)
+
+
+class HomingByChoice(Homing):
+    """The same with three choices: left, stay, right."""
+
+    action = ActionSpec("discrete", 3)
+
+    def push(self, action: Tensor) -> Tensor:
+        return 0.5 * (action.unsqueeze(1) - 1)
+
+
+HOMING: dict[str, type[TensorEnv]] = {"continuous": Homing, "discrete": HomingByChoice}
+COMMON: dict[str, Any] = {"hidden": [32], "gamma": 0.9, "lr": 3e-3, "batch_size": 64}
+ROLLOUT: dict[str, Any] = {**COMMON, "num_envs": 8, "horizon": 16, "max_steps": 3072}
+REPLAY: dict[str, Any] = {
+    **COMMON, "num_envs": 4, "horizon": 4, "max_steps": 800, "learning_starts": 100, "updates_per_step": 0.5,
+    "buffer_size": 5000, "tau": 0.05,
+}  # fmt: skip
+OWN: dict[str, dict[str, Any]] = {
+    "a2c": {"horizon": 8, "max_steps": 4096, "lr": 1e-2},
+    "redq": {"num_critics": 4, "actor_interval": 2},
+    **{name: {"explore_steps": 400} for name in ("dqn", "double_dqn", "dueling_dqn", "d3qn")},
+}
+
+
+@pytest.mark.parametrize(
+    ("agent", "kind"), [(name, kind) for name in agent_names() for kind in sorted(find_agent(name).agent.actions)]
+)
+def test_every_agent_learns_a_toy_task(
+    run_quietly: Callable[..., elegantrl.RunResult], tmp_path: Path, agent: str, kind: str
+) -> None:
+    """Guards against: L1, an algorithm that runs and does not learn."""
+    settings = ROLLOUT if find_agent(agent).agent.data == "rollout" else REPLAY
+    settings = {**settings, **OWN.get(agent, {}), "eval": {"interval": 10**6, "episodes": 20}}
+    assert run_quietly(agent, HOMING[kind], run_dir=tmp_path / "run", **settings).best_return > -1.5
 
 
 class UpsideDownPPO(AgentPPO):

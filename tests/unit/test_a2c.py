@@ -153,3 +153,19 @@ def test_runs_with_several_lanes(env_id: str, num_envs: int) -> None:
     assert learner.env_steps == 32 * num_envs and learner.num_updates() == 4
     assert all(value.isfinite() for value in metrics.values())
     assert not torch.equal(before, learner.weights().flat)
+
+
+@pytest.mark.parametrize("env_id", ["TensorCartPole", "TensorPendulum"])
+def test_workers_only_add_lanes(env_id: str) -> None:
+    """Guards against: P7, an update that takes the data of one worker or breaks on the shapes of several."""
+    config = A2CConfig(hidden=(8,), horizon=8)
+    together, apart = (Learner("a2c", config, make_env(env_id, 5).spec, CPU, 0) for _ in range(2))
+    sizes = (2, 3)
+    workers = [Worker(make_env(env_id, n), apart.policy_spec(), 0, group) for group, n in enumerate(sizes)]
+    for seq in range(3):
+        parts = [worker.sample(apart.weights(), 8, seq) for worker in workers]
+        joined = Rollout(*(torch.cat(pair, dim=1) for pair in zip(*(p.rollout for p in parts), strict=True)))
+        together.agent.update(joined)
+        apart.update(parts)
+    assert apart.env_steps == 3 * 8 * 5
+    assert torch.equal(together.weights().flat, apart.weights().flat)

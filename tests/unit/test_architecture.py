@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import importlib
+import os
 import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 import elegantrl
+from elegantrl import errors
 from elegantrl.config import SECTIONS
 from elegantrl.registry import agent_names, find_agent
 
 ROOT = Path(elegantrl.__file__).parent
 OPTIONS = Path(__file__).parent / "options.txt"
+PROJECT = Path(__file__).parents[2]
 
 LAYERS = [
     {"types", "errors", "rng", "settings", "failpoints"},
@@ -95,6 +103,106 @@ def test_agents_leave_devices_and_the_terminal_alone(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
             assert len(node.args) == 2, f"{path.name}:{node.lineno} hides a missing attribute"
+
+
+EXCEPTIONS = {name for name, value in [*vars(builtins).items(), *vars(errors).items()]
+              if isinstance(value, type) and issubclass(value, BaseException)}  # fmt: skip
+
+
+def errors_not_raised(source: str) -> list[int]:
+    """Lines that build an error and let it go."""
+    statements = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr))
+    return [
+        node.lineno
+        for node in statements
+        if isinstance(node.value, ast.Call) and ast.unparse(node.value.func).split(".")[-1] in EXCEPTIONS
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_errors_are_raised_and_not_only_built(path: Path) -> None:
+    """Guards against: R1, an error that is built and let go."""
+    assert errors_not_raised(path.read_text()) == []
+
+
+def test_the_search_for_errors_that_are_not_raised_finds_them() -> None:
+    source = "ValueError('x')\nraise ValueError('x')\nif a:\n    errors.ConfigError('x')\nerror = KeyError('x')"
+    assert errors_not_raised(source) == [1, 4]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nobody_changes_how_the_callers_processes_start(path: Path) -> None:
+    """Guards against: R9, a start method set for the whole program; a context of one's own is the way."""
+    assert "set_start_method" not in path.read_text()
+
+
+def test_a_worker_knows_no_agent() -> None:
+    """Guards against: R9, workers that build critics and optimisers."""
+    assert "agents" not in imported_units(ROOT / "train" / "worker.py")
+    assert "agents" not in imported_units(ROOT / "train" / "evaluator.py")
+
+
+# ---- the project around the package
+
+
+def plain(requirement: str) -> str:
+    """The name of a distribution without version and extras."""
+    return re.split(r"[\[<>=!~; ]", requirement)[0].lower().replace("_", "-")
+
+
+def declared() -> tuple[set[str], set[str]]:
+    """What the package asks for, and what its extras add."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    core = {plain(line) for line in project["dependencies"]}
+    extras = {plain(line) for lines in project["optional-dependencies"].values() for line in lines}
+    return core, extras - core - {"elegantrl"}
+
+
+def foreign_imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.split(".")[0])
+    return found - sys.stdlib_module_names - {"elegantrl", "__future__"}
+
+
+def test_declared_dependencies_are_those_that_are_imported() -> None:
+    """Guards against: Z3, a requirement by the name of somebody else's distribution, or one that is missing."""
+    core, extras = declared()
+    owners = packages_distributions()
+    used = set()
+    for name in set().union(*map(foreign_imports, FILES)):
+        owner = {plain(o) for o in owners.get(name, [name])}  # what is not installed is an extra of the same name
+        assert owner & (core | extras), f"{name} is imported and not declared"
+        used |= owner
+    assert core - used == {"tensorboard"}  # torch.utils.tensorboard imports it
+    assert "th" not in core | extras
+
+
+def test_the_package_imports_without_its_extras() -> None:
+    """Guards against: Z3, a clean install that does not import."""
+    _, extras = declared()
+    modules = [name for name, owner in packages_distributions().items() if {plain(o) for o in owner} & extras]
+    assert "pytest" in modules
+    block = f"import sys; sys.modules.update(dict.fromkeys({[*modules, 'Box2D', 'mujoco']!r}))"
+    code = f"{block}; import elegantrl, elegantrl.compat, elegantrl.cli.main; elegantrl.make_env('CartPole-v1')"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT.parent)})
+
+
+def test_ci_runs_the_whole_suite() -> None:
+    """Guards against: Z6, tests that nothing runs and files that the runner does not collect."""
+    ci = PROJECT / ".ci" / "run"
+    assert os.access(ci, os.X_OK)
+    commands = ci.read_text().splitlines()
+    assert {"make lint", "make types", "make test"} <= set(commands) and "set -euo pipefail" in commands
+    assert re.search(r"^test:.*\n\t.*-m pytest .*tests$", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+    for path in sorted((PROJECT / "tests").rglob("*.py")):
+        names = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+        assert path.name == "conftest.py" or path.name.startswith("test_"), path
+        assert path.name == "conftest.py" or any(name.startswith("test_") for name in names), path
+        assert not [name for name in names if name.startswith("check_")], path
 
 
 def test_public_names_exist() -> None:

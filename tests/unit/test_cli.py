@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +33,13 @@ from elegantrl.train.evaluator import Score
 from elegantrl.train.metrics import RECORDER_COLUMNS
 from elegantrl.train.store import Store
 from elegantrl.train.supervisor import Progress
+from elegantrl.train.trained import TrainedPolicy
 
 LoadCommit = Callable[[Path], dict[str, Any]]
 HashState = Callable[[Any], str]
 
 
-@dataclass
-class Outcome:
-    code: Any
-    out: str
-    err: str
-
-
-Cli = Callable[..., Outcome]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*argv: Any) -> Outcome:
-        try:
-            code: Any = main([str(word) for word in argv])
-        except SystemExit as stop:
-            code = stop.code
-        return Outcome(code, *capsys.readouterr())
-
-    return call
+Cli = Callable[..., Any]
 
 
 @pytest.fixture
@@ -435,3 +416,17 @@ def test_a_listing_survives_the_loss_of_its_reader() -> None:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert (process.wait(60), process.stderr.read()) == (0, "")
+
+
+def test_several_runs_are_scored_as_one_ensemble(cli: Cli, quick: None, tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for seed, folder in enumerate(folders):
+        assert cli("train", "ppo", "Pendulum-v1", "--run-dir", folder, "--seed", seed, *SMALL).code == 0
+    scored = json.loads(cli("eval", *folders, "--episodes", 3, "--json").out)
+    assert scored["mean_return"] == pytest.approx(TrainedPolicy.ensemble(folders).evaluate(3).mean)
+    assert scored["runs"] == [str(folder) for folder in folders]
+    assert "ensemble of 2 runs on Pendulum-v1" in cli("eval", *folders, "--episodes", 2).out
+    first = json.loads(cli("eval", *folders, "--weights", 1, 0, "--episodes", 3, "--json").out)
+    assert first["mean_return"] == pytest.approx(TrainedPolicy.load(folders[0]).evaluate(3).mean)
+    outcome = cli("eval", *folders, "--weights", 1)
+    assert outcome.code == 2 and "1 weights for 2 models" in outcome.err

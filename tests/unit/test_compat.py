@@ -1,6 +1,7 @@
 """Every documented way to describe and train an agent, with a short budget, and the faults that must not come back."""
 
 import json
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +35,13 @@ from elegantrl import (
 )
 from elegantrl.agents.ppo import AgentPPO as CorePPO
 from elegantrl.agents.ppo import PPOConfig
+from elegantrl.compat.agents import AGENTS
 from elegantrl.compat.envs import OLD_IDS
 from elegantrl.compat.fields import ALIASES, FIELDS, HANDLED, NAMES, REFUSED, UNUSED
+from elegantrl.envs import TensorEnv
 from elegantrl.errors import CheckpointError, ConfigError, SpecError
 from elegantrl.train.resolve import resolve_config
+from elegantrl.types import ActionSpec
 
 
 @pytest.fixture(autouse=True)
@@ -374,6 +378,39 @@ def test_a_setting_that_cannot_be_honoured_is_refused():
         args.run_config()
 
 
+@pytest.mark.parametrize("name", ["AgentDQN", "AgentDoubleDQN", "AgentDuelingDQN", "AgentD3QN", "AgentSAC", "AgentTD3"])
+def test_the_term_for_cumulative_returns_is_refused(name):
+    """Guards against: D3 and D4, a term that is accepted and then crashes, or does not scale, or is ignored."""
+    agent_class = getattr(elegantrl, name)
+    env = "Pendulum-v1" if name in ("AgentSAC", "AgentTD3") else "CartPole-v1"
+    says = r"^lambda_fit_cum_r=0.5 is not available: critics learn from temporal differences alone; remove the line$"
+    args = Config(agent_class, env)
+    with pytest.raises(ConfigError, match=says):
+        args.lambda_fit_cum_r = 0.5
+    with pytest.raises(ConfigError, match=says):
+        args.agent.lambda_fit_cum_r = 0.5
+    with pytest.raises(ConfigError, match=says):
+        agent_class().init(16, args.state_dim, args.action_dim, lambda_fit_cum_r=0.5)
+    with pytest.raises(ConfigError, match=says):
+
+        class _MyAgent(agent_class):
+            lambda_fit_cum_r = 0.5
+
+    args.lambda_fit_cum_r = 0.0
+    assert args.run_config() == Config(agent_class, env).run_config()
+    with pytest.raises(ConfigError, match="there is no setting lambda_fit_cum_r"):
+        elegantrl.train(AGENTS[name][0], env, lambda_fit_cum_r=0.5)
+
+
+def test_both_names_of_the_vtrace_flag_are_one():
+    """Guards against: P4, a flag that the agent reads under another name."""
+    for name in ("if_use_v_trace", "if_use_vtrace"):
+        args = Config(AgentPPO, "CartPole-v1")
+        assert args.run_config().agent.vtrace is False
+        setattr(args, name, True)
+        assert args.if_use_v_trace is args.if_use_vtrace is args.run_config().agent.vtrace is True
+
+
 def test_a_missing_gpu_is_a_warning(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     args = Config(AgentPPO, "CartPole-v1")
@@ -502,6 +539,36 @@ def test_names_of_the_q_learning_family():
         assert agent.if_off_policy
 
 
+def test_documented_names_stand_for_their_algorithms():
+    """Guards against: P7b, a name that runs another algorithm, as DiscreteA2C ran PPO."""
+    algorithms = {name: algorithm for name, (algorithm, _) in AGENTS.items()}
+    assert algorithms == {
+        "AgentA2C": "a2c", "AgentDiscreteA2C": "a2c", "AgentPPO": "ppo", "AgentDiscretePPO": "ppo",
+        "AgentDQN": "dqn", "AgentDoubleDQN": "dqn", "AgentDuelingDQN": "dqn", "AgentD3QN": "dqn",
+        "AgentSAC": "sac", "AgentDiscreteSAC": "discrete_sac", "AgentModSAC": "mod_sac", "AgentREDQ": "redq",
+        "AgentDDPG": "ddpg", "AgentTD3": "td3", "AgentPPO_H": "ppo", "AgentPPOHterm": "ppo", "AgentSAC_H": "sac",
+        "AgentReSACHtermK": "sac", "AgentDDPGHterm": "ddpg",
+    }  # fmt: skip
+    on_policy = {"AgentA2C", "AgentDiscreteA2C", "AgentPPO", "AgentDiscretePPO", "AgentPPO_H", "AgentPPOHterm"}
+    assert {name for name in AGENTS if not getattr(elegantrl, name).if_off_policy} == on_policy
+    args = short(Config(elegantrl.AgentDiscreteA2C, Line))
+    args.num_envs, args.horizon_len = 2, 50
+    summary = train_agent(args).summary
+    assert (summary["agent"], summary["env_steps"], summary["updates"]) == ("a2c", 600, 6)  # one step per rollout
+
+
+def test_class_settings_are_checked_like_any_other():
+    class Wide(AgentPPO):
+        net_dim, num_layer, gamma = 8, 3, 0.5
+
+    class Back(Wide):
+        net_dims, gamma = (4, 4), None
+
+    assert Config(Wide, "CartPole-v1").run_config().agent.hidden == (8, 8, 8)
+    config = Config(Back, "CartPole-v1").run_config().agent
+    assert (config.hidden, config.gamma) == ((4, 4), Config(AgentPPO, "CartPole-v1").run_config().agent.gamma)
+
+
 def test_a_subclass_keeps_its_family():  # R10
     class MyAgent(AgentPPO):
         ratio_clip = 0.1
@@ -575,6 +642,24 @@ def test_loading_and_acting():
         agent.save_or_load_agent(args.cwd, if_save=False)
 
 
+def test_a_saved_agent_plays_and_renders_what_was_scored():
+    """Guards against: R12, saved files that the functions for watching an agent cannot load."""
+    args = short(Config(AgentDQN, "CartPole-v1"))
+    train_agent(args)
+    agent = AgentDQN()
+    agent.save_or_load_agent(args.cwd, if_save=False)
+    env = build_env("CartPole-v1", {"render_mode": "rgb_array"})
+    state, done, total, frames = env.reset(seed=7), False, 0.0, []
+    while not done:
+        state, reward, done, _ = env.step(agent.select_action(state))
+        total += reward
+        if len(frames) < 2:
+            frames.append(env.render())
+    env.close()
+    assert total == elegantrl.TrainedPolicy.load(args.cwd).evaluate(episodes=1, seed=7).mean
+    assert frames[0].ndim == 3 and not np.array_equal(frames[0], frames[1])
+
+
 # ---- environments
 
 
@@ -646,6 +731,100 @@ def test_a_built_env_with_lanes():
     assert state.shape == (3, 3) and reward.shape == done.shape == (3,)
 
 
+@pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1", "TensorPendulum"])
+def test_a_built_env_with_more_than_64_lanes(name):
+    """Guards against: R15, vector environments that end at 64 lanes."""
+    env = build_env(name, {"num_envs": 70})
+    state = env.reset()
+    action = torch.zeros(70, dtype=torch.int64) if env.if_discrete else torch.zeros(70, env.action_dim)
+    after, reward, done, _ = env.step(action)
+    assert state.shape == after.shape == (70, env.state_dim) and reward.shape == done.shape == (70,)
+    assert (after != state).any(1).all() and len({tuple(row) for row in state.tolist()}) == 70
+    env.close()
+
+
+class Slope(TensorEnv):
+    """An environment as they are written for GPUs: all lanes in one tensor, ``num_envs`` and ``device`` by keyword."""
+
+    obs_dim, action, max_episode_steps = 1, ActionSpec("continuous", 1), 9
+
+    def __init__(self, num_envs=1, device="cpu", incline=1.0):
+        self.incline = incline
+        super().__init__(num_envs, device)
+
+    def initial(self, num_rows):
+        return torch.zeros(num_rows, 1, device=self.device)
+
+    def dynamics(self, state, action):
+        state = state + action - self.incline
+        return state, -state[:, 0], torch.zeros_like(state[:, 0], dtype=torch.bool)
+
+
+def test_an_environment_written_for_gpus_gets_its_keywords_and_runs_on_the_cpu():
+    """Guards against: E8, keywords that never arrive, and environments that need CUDA."""
+    env = build_env(Slope, {"num_envs": 5, "incline": 0.25}, gpu_id=0)
+    assert (env.num_envs, env.state_dim, env.action_dim, env.max_step) == (5, 1, 1, 9)
+    env.reset()
+    state, reward, done, _ = env.step(torch.ones(5, 1))
+    assert state.tolist() == [[0.75]] * 5 and reward.tolist() == [-0.75] * 5 and not done.any()
+    args = Config(AgentPPO, Slope, {"num_envs": 5, "incline": 0.25})
+    assert args.run_config().env.kwargs == {"incline": 0.25} and args.num_envs == 5
+    summary = train_agent(short(args)).summary
+    assert summary["num_envs"] == 5 and summary["episodes"] > 0
+    with pytest.raises(ConfigError, match="no use for 'inclin'; did you mean 'incline'"):
+        build_env(Slope, {"inclin": 0.25})
+
+
+def test_a_step_steps_once_and_a_reset_resets_once():
+    """Guards against: E9, a wrapper that steps and then resets once more for the state it returns."""
+    calls = []
+
+    class Told(Line):
+        def reset(self):
+            calls.append("reset")
+            return super().reset()
+
+        def step(self, action):
+            calls.append("step")
+            return super().step(action)
+
+    env = build_env(Told)
+    calls.clear()
+    first = env.reset()
+    state, _, _, _ = env.step(1)
+    assert calls == ["reset", "step"]
+    assert state == pytest.approx(first + 0.1)
+
+
+@pytest.mark.parametrize("name", ["IsaacVecEnv", "IsaacOneEnv"])
+def test_isaac_names_fail_with_one_sentence(name):
+    """Guards against: E9, an import error that speaks of somebody else's package."""
+    with pytest.raises(ImportError, match=f"^{name} is not available in this version of elegantrl$"):
+        getattr(elegantrl, name)
+    assert not any("isaac" in module.lower() for module in sys.modules)
+
+
+def test_seeds_reach_an_environment_of_either_interface():
+    """Guards against: E6, a wrapper that keeps the seed to itself."""
+    seen = []
+
+    class Newer(Line):
+        def reset(self, seed=None):
+            seen.append(seed)
+            return super().reset()
+
+    class Older(Line):
+        def seed(self, seed):
+            seen.append(seed)
+
+    for kind in (Newer, Older):
+        seen.clear()
+        env = build_env(kind)
+        for seed in (3, 4, 3):
+            env.reset(seed)
+        assert len(seen) == 3 and seen[0] == seen[2] != seen[1] and None not in seen
+
+
 def test_rendering_where_it_is_asked_for():
     env = build_env("CartPole-v1", {"render_mode": "rgb_array"})
     env.reset()
@@ -703,6 +882,29 @@ def test_replay_buffer_pairs_states_with_their_successors():
     assert torch.equal(next_states, states + 1) and torch.equal(rewards, states.squeeze(-1))
     assert actions.shape == (256, 2) and bool(unmasks.all())
     assert torch.equal(undones == 0, states.squeeze(-1) % 10 == 4)
+
+
+@pytest.mark.parametrize("num_seqs", [1, 3])
+def test_a_full_replay_buffer_never_pairs_the_newest_with_the_oldest(num_seqs):
+    """Guards against: B5, a successor from across the write head."""
+    buffer = ReplayBuffer(max_size=5, state_dim=1, action_dim=2, num_seqs=num_seqs)
+    for time in range(14):
+        number = time + 1000.0 * torch.arange(num_seqs)
+        one = torch.ones(1, num_seqs)
+        buffer.update((number.view(1, -1, 1), torch.zeros(1, num_seqs, 2), number.view(1, -1), one, one))
+        if time:
+            states, _, _, _, _, next_states = buffer.sample(100)
+            assert torch.equal(next_states, states + 1)
+            assert (states % 1000).min() >= max(0, time - 5) and (states % 1000).max() == time - 1
+
+
+def test_replay_buffer_of_many_choices():
+    """Guards against: B6, choices beyond 255 that overflow."""
+    buffer = ReplayBuffer(max_size=300, state_dim=1, action_dim=300, if_discrete=True)
+    number, one = torch.arange(300.0).view(-1, 1), torch.ones(300, 1)
+    buffer.update((number.unsqueeze(-1), number.long().unsqueeze(-1), number, one, one))
+    states, actions, *_ = buffer.sample(2000)
+    assert torch.equal(actions, states[:, 0].long()) and actions.max() > 255
 
 
 def test_replay_buffer_of_choices_and_its_limits():

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from elegantrl.envs import GymVecEnv, GymVectorVecEnv, VectorEntryEnv, make_env
+from elegantrl.envs import GymVecEnv, GymVectorVecEnv, VectorEntryEnv, check_env, make_env
 from elegantrl.envs import gymnasium as lane_module
+from elegantrl.rng import derive_seed
 
 
 class Echo(gym.Env[Any, Any]):
@@ -124,6 +125,38 @@ def test_each_episode_of_each_lane_has_a_seed_of_its_own() -> None:
     go(env, 12)
     seeds = [seed for lane in env.envs for seed in lane.seeds]  # type: ignore[attr-defined]
     assert len(seeds) == len(set(seeds)) == 3 * 4
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1", "Acrobot-v1", "LunarLander-v3", "Hopper-v5"])
+def test_rewards_and_observations_are_those_of_the_bare_environment(name: str) -> None:
+    """Guards against: E6, a wrapper that changes rewards unannounced or keeps the seed to itself."""
+    bare = gym.make(name, disable_env_checker=True)
+    env = make_env(name)
+    first = env.reset(5)
+    seed = derive_seed(5, "episode", 0, 0) & 0x7FFF_FFFF
+    assert np.array_equal(bare.reset(seed=seed)[0].astype(np.float32), first[0].numpy())
+    bare.action_space.seed(0)
+    for _ in range(40):
+        action = bare.action_space.sample()
+        if isinstance(bare.action_space, gym.spaces.Box):
+            high = bare.action_space.high
+            action = (action / high).round(2) * high  # the same number after rescaling there and back
+            step = env.step(torch.from_numpy(action / high).unsqueeze(0))
+        else:
+            step = env.step(torch.tensor([int(action)]))
+        obs, reward, terminated, truncated, _ = bare.step(action)
+        assert step.reward.item() == np.float32(reward)
+        assert np.array_equal(step.next_obs[0].numpy(), obs.astype(np.float32))
+        assert (step.terminated.item(), step.truncated.item()) == (terminated, truncated)
+        if terminated or truncated:
+            break
+
+
+def test_more_than_64_lanes() -> None:
+    """Guards against: R15, vector environments that end at 64 lanes."""
+    env = make_env("Pendulum-v1", 130, max_episode_steps=4)
+    check_env(env, steps=10)
+    assert env.reset(0).unique(dim=0).shape == (130, 3)
 
 
 def test_an_instance_becomes_lane_zero_and_its_likenesses_the_others() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from elegantrl.envs import ChasingVecEnv, TensorEnv, check_env, make_env
 from elegantrl.types import ActionSpec
@@ -121,6 +123,32 @@ def test_chasing_limits_are_truncations_and_catches_are_terminations() -> None:
     assert step.truncated.all() and not step.terminated.any()
     distance = torch.linalg.vector_norm(step.obs[:, :2] - step.obs[:, 4:6], dim=1)
     assert ((distance - 8).abs() < 1).all(), "the next episode starts from afar"
+
+
+@pytest.mark.parametrize("name", ["TensorCartPole", "TensorPendulum", "Chasing"])
+def test_a_step_takes_as_many_operations_for_many_lanes_as_for_two(name: str) -> None:
+    """Guards against: E3, a Python loop over lanes."""
+
+    class Count(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    counts = []
+    for lanes in (2, 500):
+        env = make_env(name, lanes, max_episode_steps=3)
+        env.reset(0)
+        action = (
+            torch.zeros(lanes, dtype=torch.int64) if name == "TensorCartPole" else torch.zeros(lanes, env.action.dim)
+        )
+        with Count() as count:
+            for _ in range(3):  # the last step resets every lane
+                step = env.step(action)
+        assert step.truncated.all()
+        counts.append(count.calls)
+    assert counts[0] == counts[1] > 0
 
 
 class Reach(TensorEnv):

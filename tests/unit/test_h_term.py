@@ -130,7 +130,7 @@ def test_excess_of_a_normal_is_free_of_its_units() -> None:
 def test_excess_of_the_mode_is_half_per_dimension(policy_class: type[Policy]) -> None:
     policy = policy_class(3, 2, (4,))  # type: ignore[call-arg]
     obs = torch.randn(5, 3)
-    mode, _ = policy.act(obs, False, None)
+    mode = policy.act(obs)
     torch.testing.assert_close(policy.excess_logp(obs, mode.detach()), torch.ones(5), atol=1e-4, rtol=1e-4)
 
 
@@ -163,7 +163,7 @@ def test_descending_the_energy_makes_the_good_actions_likelier(make_spec: MakeSp
 
 
 def mode(policy: Policy, obs_LKO: Tensor) -> Tensor:
-    action, _ = policy.act(obs_LKO.flatten(0, 1), False, None)
+    action = policy.act(obs_LKO.flatten(0, 1))
     return action.detach().unflatten(0, obs_LKO.shape[:2])
 
 

@@ -24,9 +24,18 @@ from elegantrl.nets.policies import (
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {"obs_dim": 3, "action_dim": 2, "hidden": (5,)}
 
+KINDS = sorted(set(POLICIES) - {"ensemble"})  # which is made of the others
+
 
 def stream(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def explored(policy: Policy, obs: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Actions of one step and their log-probabilities."""
+    (draw,) = policy.draw(1, len(obs), generator)
+    action, out = policy.explore(obs, draw)
+    return action, policy.log_prob(out, action)
 
 
 def randomised(policy: Policy, seed: int = 0) -> Policy:
@@ -38,23 +47,22 @@ def randomised(policy: Policy, seed: int = 0) -> Policy:
 
 
 @pytest.mark.parametrize("normalize_obs", [False, True])
-@pytest.mark.parametrize("kind", sorted(POLICIES))
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_rebuilt_from_json_and_acts_alike(kind: str, normalize_obs: bool) -> None:
     spec = PolicySpec(kind, SIZES | {"normalize_obs": normalize_obs})
     again = PolicySpec(**json.loads(json.dumps(asdict(spec))))
     policy = randomised(spec.build())
     copy = FlatPolicy(again, CPU).load(policy.to_flat())
     obs = torch.randn(6, 3, generator=stream(1))
-    for explore in (False, True):
-        with torch.no_grad():
-            expected = policy.act(obs, explore, stream(2))
-            result = copy.act(obs, explore, stream(2))
-        assert all(torch.equal(a, b) for a, b in zip(expected, result, strict=True))
+    with torch.no_grad():
+        assert torch.equal(policy.act(obs), copy.act(obs))
+        expected, result = explored(policy, obs, stream(2)), explored(copy, obs, stream(2))
+    assert all(torch.equal(a, b) for a, b in zip(expected, result, strict=True))
     assert expected[1].shape == (6,)
     assert expected[0].shape == ((6,) if kind in ("categorical", "q") else (6, 2))
 
 
-@pytest.mark.parametrize("kind", sorted(POLICIES))
+@pytest.mark.parametrize("kind", KINDS)
 def test_flat_round_trip_includes_buffers(kind: str) -> None:
     policy = randomised(PolicySpec(kind, SIZES | {"normalize_obs": True}).build())
     flat = policy.to_flat()
@@ -88,12 +96,12 @@ def test_epsilon_greedy_draws_a_coin_per_lane() -> None:
         policy.net[0].weight.zero_()
         policy.net[0].bias.copy_(torch.tensor([0.0, 5.0, 0.0, 0.0]))  # action 1 is always the best
     policy.epsilon.fill_(0.4)
-    action, _ = policy.act(torch.zeros(20_000, 1), True, stream(3))
+    action, _ = explored(policy, torch.zeros(20_000, 1), stream(3))
     counts = torch.bincount(action, minlength=4).double() / 20_000
     expected = torch.tensor([0.1, 0.7, 0.1, 0.1], dtype=torch.float64)
     torch.testing.assert_close(counts, expected, atol=0.012, rtol=0)
     # One coin for all lanes would make a step either fully greedy or fully random.
-    shares = torch.stack([(policy.act(torch.zeros(50, 1), True, stream(s))[0] == 1).float().mean() for s in range(40)])
+    shares = torch.stack([(explored(policy, torch.zeros(50, 1), stream(s))[0] == 1).float().mean() for s in range(40)])
     assert shares.min() > 0.4 and shares.max() < 0.95
 
 
@@ -102,8 +110,8 @@ def test_epsilon_at_its_ends(epsilon: float, greedy_share: float) -> None:
     policy = QPolicy(obs_dim=2, action_dim=4, hidden=())
     policy.epsilon.fill_(epsilon)
     obs = torch.randn(8000, 2, generator=stream())
-    action, _ = policy.act(obs, True, stream(1))
-    best, _ = policy.act(obs, False, None)
+    action, _ = explored(policy, obs, stream(1))
+    best = policy.act(obs)
     assert float((action == best).float().mean()) == pytest.approx(greedy_share, abs=0.02)
 
 
@@ -132,13 +140,13 @@ def test_random_share_of_a_squashed_policy() -> None:
     sure = torch.tensor(1.0).tanh()
     obs = torch.zeros(10_000, 1)
     policy.random_frac.fill_(1.0)
-    action, _ = policy.act(obs, True, stream())
+    action, _ = explored(policy, obs, stream())
     assert abs(float(action.mean())) < 0.03 and abs(float(action.var()) - 1 / 3) < 0.02  # uniform on [-1, 1]
     policy.random_frac.fill_(0.3)
-    action, _ = policy.act(obs, True, stream())
+    action, _ = explored(policy, obs, stream())
     assert float(((action - sure).abs() < 1e-5).float().mean()) == pytest.approx(0.7, abs=0.02)
     policy.random_frac.fill_(0.0)
-    action, _ = policy.act(obs, True, stream())
+    action, _ = explored(policy, obs, stream())
     torch.testing.assert_close(action, sure.expand(10_000, 1))
 
 
@@ -146,7 +154,7 @@ def test_squashed_policy_does_not_explore_when_judged() -> None:
     policy = SquashedPolicy(**SIZES)
     policy.random_frac.fill_(1.0)
     obs = torch.randn(4, 3, generator=stream())
-    action, _ = policy.act(obs, False, None)
+    action = policy.act(obs)
     mean, _ = policy.net(obs).chunk(2, -1)
     torch.testing.assert_close(action, mean.tanh())
 
@@ -156,11 +164,11 @@ def test_log_prob_of_an_explored_action_is_that_of_the_action(kind: str) -> None
     policy = PolicySpec(kind, SIZES).build()
     assert isinstance(policy, CategoricalPolicy | GaussianPolicy)
     obs = torch.randn(9, 3, generator=stream())
-    action, logp = policy.act(obs, True, stream(1))
+    action, logp = explored(policy, obs, stream(1))
     torch.testing.assert_close(logp, policy.dist(obs).log_prob(action))
 
 
-@pytest.mark.parametrize("kind", sorted(POLICIES))
+@pytest.mark.parametrize("kind", KINDS)
 def test_normaliser_changes_what_the_network_sees(kind: str) -> None:
     policy = randomised(PolicySpec(kind, SIZES | {"normalize_obs": True}).build())
     seen: list[torch.Tensor] = []
@@ -169,7 +177,7 @@ def test_normaliser_changes_what_the_network_sees(kind: str) -> None:
     assert isinstance(norm, ObsNorm)
     norm.mean.copy_(torch.tensor([1.0, 2.0, 3.0]))
     norm.inv_std.copy_(torch.tensor([2.0, 1.0, 0.5]))
-    policy.act(torch.tensor([[2.0, 2.0, 1.0]]), True, stream())
+    explored(policy, torch.tensor([[2.0, 2.0, 1.0]]), stream())
     torch.testing.assert_close(seen[0], torch.tensor([[2.0, 0.0, -1.0]]))
 
 
@@ -207,13 +215,34 @@ def test_squashed_policy_bounds_its_standard_deviation() -> None:
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "silu", "elu"])
-@pytest.mark.parametrize("kind", sorted(POLICIES))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_flat_copy_acts_bit_for_bit_like_the_policy_itself(kind: str, activation: str) -> None:
     """A copy holds on to its weight tensors for speed; it must follow every new version and change no bit."""
     spec = PolicySpec(kind, {"obs_dim": 4, "action_dim": 2, "hidden": (16, 16), "activation": activation})
     obs, copy = torch.randn(8, 4), FlatPolicy(spec, torch.device("cpu"))
     for _ in range(2):
         policy = spec.build()
-        mine = policy.act(obs, True, torch.Generator().manual_seed(1))
-        theirs = copy.load(policy.to_flat()).act(obs, True, torch.Generator().manual_seed(1))
+        mine = explored(policy, obs, stream(1))
+        theirs = explored(copy.load(policy.to_flat()), obs, stream(1))
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_do_not_depend_on_how_many_steps_are_drawn_at_once(kind: str) -> None:
+    policy = PolicySpec(kind, SIZES).build().requires_grad_(False)
+    together, g = policy.draw(7, 5, stream(1)), stream(1)
+    apart = [draw for num_steps in (1, 4, 2) for draw in policy.draw(num_steps, 5, g)]
+    for one, other in zip(together, apart, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["categorical", "gaussian"])
+def test_log_probs_of_many_steps_at_once_are_those_of_each(kind: str) -> None:
+    policy = PolicySpec(kind, SIZES).build().requires_grad_(False)
+    obs = torch.randn(8, 5, 3, generator=stream())
+    pairs = [policy.explore(o, draw) for o, draw in zip(obs, policy.draw(8, 5, stream(1)), strict=True)]
+    action, out = (torch.stack(column) for column in zip(*pairs, strict=True))
+    together = policy.log_prob(out, action)
+    torch.testing.assert_close(together, torch.stack([policy.log_prob(o, a) for a, o in pairs]))
+    assert isinstance(policy, CategoricalPolicy | GaussianPolicy)
+    torch.testing.assert_close(together, policy.dist(obs).log_prob(action))

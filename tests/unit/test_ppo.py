@@ -94,8 +94,10 @@ def test_entropy_coefficient_raises_entropy(make_spec: MakeSpec, kind: str) -> N
         with torch.no_grad():
             for p in agent.policy.net.parameters():
                 p.mul_(3.0 if p.dim() > 1 else 1.0).add_(0.5 * torch.linspace(-1, 1, p.numel()).view_as(p))
-        action = agent.policy.dist(obs).sample(torch.Generator().manual_seed(1)).detach()
-        logp = agent.policy.dist(obs).log_prob(action).detach()
+        with torch.no_grad():
+            (draw,) = agent.policy.draw(1, 64, torch.Generator().manual_seed(1))
+            action, _ = agent.policy.explore(obs, draw)
+            logp = agent.policy.dist(obs).log_prob(action)
         batch = Batch(obs, action, logp, torch.zeros(64), torch.zeros(64))
         before = agent.policy.dist(obs).entropy().mean().item()
         for _ in range(30):
@@ -246,6 +248,40 @@ def test_vtrace_setting_uses_vtrace(make_spec: MakeSpec, make_rollout: MakeRollo
     torch.testing.assert_close(corrected.targets(rollout).value_target, plain.targets(rollout).value_target)
     stale = rollout._replace(logp=rollout.logp + 1.0)
     assert not torch.allclose(corrected.targets(stale).value_target, plain.targets(stale).value_target)
+
+
+@pytest.mark.parametrize("vtrace", [False, True])
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.5, 1.0])
+def test_every_advantage_path_bootstraps_at_the_end_of_the_rollout(
+    make_spec: MakeSpec, vtrace: bool, gae_lambda: float
+) -> None:
+    """Guards against: P3 and P4, a last step without a future, and a cut one with V(s) instead of gamma V(final).
+
+    V(x) = x and gamma = 0.5. Lane 0 is open at the end, lane 1 cut there, lane 2 ended there.
+    """
+    agent = build(
+        make_spec("discrete", obs_dim=1, num_envs=3), hidden=(), gamma=0.5, gae_lambda=gae_lambda, vtrace=vtrace,
+        normalize_advantage=False,
+    )  # fmt: skip
+    with torch.no_grad():
+        agent.value.net[0].weight.fill_(1.0)
+        agent.value.net[0].bias.zero_()
+    obs = torch.tensor([[2.0, 2.0, 2.0], [3.0, 3.0, 3.0]]).unsqueeze(-1)
+    next_obs = torch.tensor([[3.0, 3.0, 3.0], [8.0, 9.0, 999.0]]).unsqueeze(-1)
+    last = torch.tensor([[0, 0, 0], [0, 1, 1]], dtype=torch.bool)
+    lane = torch.arange(3)
+    action = torch.zeros(2, 3, dtype=torch.int64)
+    with torch.no_grad():
+        logp = agent.policy.dist(obs).log_prob(action)
+    reward = torch.tensor([[1.0] * 3, [10.0] * 3])
+    rows = agent.targets(Rollout(obs, action, reward, last & (lane == 2), last & (lane == 1), next_obs, logp))
+    final = torch.tensor([10 + 0.5 * 8 - 3, 10 + 0.5 * 9 - 3, 10 - 3])
+    torch.testing.assert_close(rows.advantage.view(2, 3)[1], final)
+    torch.testing.assert_close(rows.value_target.view(2, 3)[1], final + 3)
+    # The first step: 1 + 0.5 * 3 - 2 = 0.5, then the share of what follows. V-trace looks one step ahead to the target.
+    share = 1.0 if vtrace else gae_lambda
+    torch.testing.assert_close(rows.advantage.view(2, 3)[0], 0.5 + 0.5 * share * final)
+    torch.testing.assert_close(rows.value_target.view(2, 3)[0], 2 + 0.5 + 0.5 * gae_lambda * final)
 
 
 def test_kl_stop_skips_the_remaining_epochs(make_spec: MakeSpec, make_rollout: MakeRollout) -> None:

@@ -9,8 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elegantrl.agents.dqn import DQNConfig
+from elegantrl.data import replay as replay_module
 from elegantrl.data.replay import FIELDS, ReplayBuffer
 from elegantrl.errors import ConfigError
+from elegantrl.train.learner import build_replay
 from elegantrl.types import ActionSpec, EnvSpec, Rollout
 
 CPU = torch.device("cpu")
@@ -221,6 +224,25 @@ def test_memory_is_that_of_the_data() -> None:
     obs = torch.zeros(10, 4, 17)
     buffer.add(Rollout(obs, torch.zeros(10, 4, 6), zeros, none, none, obs, zeros))
     assert buffer.num_bytes == before  # allocated once
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_memory_is_predicted_before_anything_is_allocated(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, kind: str, prioritized: bool
+) -> None:
+    """Guards against: B7, a buffer that fills the memory hours after the start."""
+    spec = make_spec(kind, obs_dim=4, num_envs=8)
+    config = DQNConfig(buffer_size=80_000, prioritized=prioritized)
+    needed = build_replay(config, spec, CPU).num_bytes
+    monkeypatch.setattr(replay_module, "available_bytes", lambda _: int(1.02 * needed))
+    assert build_replay(config, spec, CPU).num_bytes == needed
+    monkeypatch.setattr(replay_module, "available_bytes", lambda _: needed - 1)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: pytest.fail("allocated before the check"))
+    with pytest.raises(
+        ConfigError, match=r"agent\.buffer_size=80000 needs 0\.0 GB for Made, 0\.0 GB are free; lower it"
+    ):
+        build_replay(config, spec, CPU)
 
 
 def test_sampling_is_uniform_over_what_is_filled() -> None:

@@ -13,8 +13,11 @@ import torch
 from elegantrl.agents.discrete_sac import AgentDiscreteSAC, DiscreteSACConfig
 from elegantrl.agents.mod_sac import AgentModSAC, ModSACConfig
 from elegantrl.agents.redq import AgentREDQ, REDQConfig
+from elegantrl.envs import make_env
 from elegantrl.errors import ConfigError, SpecError
-from elegantrl.registry import find_agent
+from elegantrl.registry import build_agent, find_agent
+from elegantrl.train.learner import Learner
+from elegantrl.train.worker import Worker
 from elegantrl.types import EnvSpec, Transition
 
 CPU = torch.device("cpu")
@@ -50,6 +53,38 @@ def test_redq_target_is_the_minimum_over_the_subset_and_the_actor_climbs_the_mea
     assert value_B.tolist() == [2.0, -1.0]
     q_EB = torch.tensor([[1.0, 8.0], [5.0, 2.0], [3.0, 4.0], [7.0, 6.0]])
     assert agent.actor_q(q_EB).tolist() == [4.0, 5.0]
+
+
+def test_redq_losses_use_the_subset_and_the_mean(make_spec: MakeSpec) -> None:
+    """Guards against: Q1, rules for target and actor that no loss calls.
+
+    Four critics say 1, 8, 5 and 3 whatever they see; the subset holds the second and the third of them.
+    """
+    config = REDQConfig(hidden=(), num_critics=4, alpha_init=0.5)
+    agent = AgentREDQ(make_spec("continuous"), config, CPU, 0)
+    with torch.no_grad():
+        for net in (agent.critic.net[0], agent.critic_target.net[0]):
+            net.weight.zero_()
+            net.bias.copy_(torch.tensor([1.0, 8.0, 5.0, 3.0]).view(4, 1, 1))
+    agent.subset.copy_(torch.tensor([1, 2]))
+    b, noise = batch(), torch.zeros(16, 2)
+    with torch.no_grad():
+        next_logp, logp = (agent.policy.sample(obs, noise)[1] for obs in (b.next_obs, b.obs))
+        torch.testing.assert_close(agent.next_value(b.next_obs, noise), 5.0 - 0.5 * next_logp)
+        torch.testing.assert_close(agent.actor_loss(b, noise)[0], (0.5 * logp - 4.25).mean())
+
+
+def test_redq_takes_its_updates_for_every_step() -> None:
+    """Guards against: Q1, an update-to-data ratio that is set where nobody reads it."""
+    env = make_env("TensorPendulum", 1)
+    config = REDQConfig(hidden=(4,), batch_size=4, buffer_size=50, learning_starts=3)
+    learner = Learner("redq", config, env.spec, CPU, 0)
+    worker = Worker(env, learner.policy_spec(), 0)
+    updates = []
+    for seq in range(6):
+        learner.update([worker.sample(learner.weights(), 1, seq)])
+        updates.append(learner.num_updates())
+    assert updates == [0, 0, 0, 20, 40, 60]
 
 
 def test_redq_draws_a_new_subset_of_distinct_critics_for_every_update(make_spec: MakeSpec) -> None:
@@ -104,6 +139,18 @@ def test_modsac_actor_moves_every_second_update_at_large_and_every_update_at_sma
     assert drive(agent, loss=50.0, updates=1000) == pytest.approx(500, abs=20)
     drive(agent, loss=0.0, updates=4000)
     assert drive(agent, loss=0.0, updates=1000) == pytest.approx(1000, abs=20)
+
+
+def test_modsac_follows_the_loss_of_its_own_updates(make_spec: MakeSpec) -> None:
+    """Guards against: SAC4, an average that never changes, so that the actor's share is a constant."""
+    agent = AgentModSAC(make_spec("continuous"), ModSACConfig(hidden=(8,), num_critics=3), CPU, 0)
+    averages, expected = [agent.loss_average.item()], [agent.loss_average.item()]
+    for _ in range(4):
+        loss = agent.update(batch())["loss/critic"].item()  # half the mean square error, summed over three critics
+        averages.append(agent.loss_average.item())
+        expected.append(0.995 * expected[-1] + 0.005 * loss * 2 / 3)
+    assert averages == pytest.approx(expected) and len(set(averages)) == 5
+    assert agent.actor_step.count.item() == agent.actor_updates.item() < agent.critic_step.count.item() == 4
 
 
 def test_modsac_counters_are_part_of_the_training_state(make_spec: MakeSpec) -> None:
@@ -183,6 +230,26 @@ def test_discrete_agent_refuses_continuous_actions(make_spec: MakeSpec) -> None:
 
 
 # ---- all of them
+
+
+@pytest.mark.parametrize("name", ["sac", "mod_sac", "redq"])
+@pytest.mark.parametrize("action_dim", [1, 3])
+def test_the_entropy_target_is_minus_the_number_of_actions(make_spec: MakeSpec, name: str, action_dim: int) -> None:
+    """Guards against: SAC2, a target of another size or sign in one member of the family."""
+    entry = find_agent(name)
+    config: Any = entry.config(hidden=(8,), num_critics=2)
+    agent: Any = build_agent(entry, make_spec("continuous", action_dim=action_dim), config, CPU, 0)
+    assert agent.target_entropy == -action_dim
+    # log std of every action: -5 leaves almost no entropy, 0 more than the target.
+    for log_std, rises in ((-5.0, True), (0.0, False)):
+        with torch.no_grad():
+            agent.policy.net[-1].weight.zero_()
+            agent.policy.net[-1].bias.copy_(torch.tensor([0.0] * action_dim + [log_std] * action_dim))
+        agent.alpha_step.mean.zero_()
+        before = agent.log_alpha.item()
+        entropy = agent.update_actor(batch(action_dim=action_dim))["policy/entropy"].item()
+        assert (entropy < -action_dim) == rises
+        assert (agent.log_alpha.item() > before) == rises
 
 
 @pytest.mark.parametrize(("name", "double", "dueling"), [

@@ -311,6 +311,41 @@ def test_an_error_of_a_role_says_where_it_came_from(stage: MakeStage) -> None:
         one.supervisor.run()
 
 
+@pytest.mark.parametrize(
+    ("role", "method", "who"),
+    [
+        ("worker", "sample", "worker 0 failed at step 0"),
+        ("learner", "update", "update failed at step 20"),
+        ("learner", "weights", "weights failed at step 20"),
+        ("evaluator", "score", "score failed at step 20"),
+        ("worker", "state_dict", "state_dict failed at step 20"),
+    ],
+)
+def test_an_error_of_any_role_ends_the_run(stage: MakeStage, role: str, method: str, who: str) -> None:
+    """Guards against: R1, an error that is caught, or built and not raised, while the run waits or goes on."""
+    one = stage(commit_every=20, max_steps=60)
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("lost")
+
+    setattr(getattr(one, role), method, fail)
+    with pytest.raises(RoleError, match=f"^{who} in Fake: ZeroDivisionError: lost") as caught:
+        one.supervisor.run()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)  # with its own traceback
+    assert one.supervisor.state.env_steps <= 20
+
+
+def test_steps_of_all_workers_count(stage: MakeStage) -> None:
+    """Guards against: R7, a counter of rollout steps that forgets lanes and workers."""
+    one = stage(max_steps=90)
+    more = [one.supervisor.executor.spawn(FakeWorker) for _ in range(2)]
+    one.supervisor.roles.workers.extend(more)
+    assert one.supervisor.run() == "max_steps"
+    # Three workers with two lanes of ten steps each: 60 at a time.
+    assert one.supervisor.state.env_steps == 120 and one.learner.updates == 2
+    assert one.supervisor.state.episodes == 6
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_reward_that_is_not_finite_is_refused(stage: MakeStage, value: float) -> None:
     one = stage()
@@ -440,6 +475,25 @@ def test_stops_at_the_target_return_in_a_real_run(run_quietly: Run, tmp_path: Pa
     )  # fmt: skip
     assert result.summary["stop_reason"] == "target_return"
     assert result.summary["env_steps"] == 32
+
+
+@pytest.mark.parametrize(("agent", "env"), [("ppo", "Pendulum-v1"), ("dqn", "TensorCartPole")])
+def test_a_run_with_more_than_64_lanes(
+    run_quietly: Run, load_commit: LoadCommit, tmp_path: Path, agent: str, env: str
+) -> None:
+    """Guards against: R15, vector environments that end at 64 lanes."""
+    extra: dict[str, Any] = {"horizon": 2} | ({**REPLAY, "batch_size": 8} if agent == "dqn" else {})
+    result = run_quietly(agent, env, run_dir=tmp_path / "r", num_envs=100, max_steps=400, **SMALL, **extra)
+    assert result.summary["env_steps"] == 400 and result.summary["updates"] > 0
+    assert load_commit(tmp_path / "r")["worker0"]["obs"].unique(dim=0).shape[0] == 100
+
+
+def test_a_run_sets_its_thread_budget(run_quietly: Run, tmp_path: Path) -> None:
+    """Guards against: R9, a number of threads that is not set where the work is done."""
+    for threads in (2, 1):
+        arguments: dict[str, Any] = {"run_dir": tmp_path / str(threads), "horizon": 8, "max_steps": 8, **SMALL}
+        run_quietly("ppo", "TensorCartPole", num_threads=threads, **arguments)
+        assert torch.get_num_threads() == threads
 
 
 def test_the_environments_own_threshold_is_the_target(run_quietly: Run, tmp_path: Path) -> None:

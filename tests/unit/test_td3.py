@@ -18,7 +18,7 @@ from elegantrl.defaults import find_recipe
 from elegantrl.envs import VecEnv, make_env
 from elegantrl.errors import ConfigError, SpecError
 from elegantrl.nets.normalize import ObsNorm
-from elegantrl.nets.policies import POLICIES, DeterministicPolicy, PolicySpec, SquashedPolicy
+from elegantrl.nets.policies import POLICIES, DeterministicPolicy, Policy, PolicySpec, SquashedPolicy
 from elegantrl.train.resolve import resolve_config
 from elegantrl.train.run import RunResult
 from elegantrl.train.worker import Worker
@@ -391,7 +391,7 @@ def test_settings_are_checked() -> None:
 
 
 @pytest.mark.parametrize("name", ["td3", "ddpg"])
-@pytest.mark.parametrize("env", ["Pendulum-v1", "TensorPendulum", "Hopper-v5"])
+@pytest.mark.parametrize("env", ["Pendulum-v1", "TensorPendulum", "Pusher-v5"])
 def test_tuned_settings_make_a_config(name: str, env: str) -> None:
     config, _ = resolve_config(name, env)
     assert RunConfig.from_yaml(config.to_yaml()) == config
@@ -413,7 +413,13 @@ def still_policy(mean: float = 0.0, action_dim: int = 1, **settings: Any) -> Det
 
 def noise_of(policy: DeterministicPolicy, steps: int, lanes: int, generator: torch.Generator) -> Tensor:
     """Exploration noise [T, N, A] of a policy that wants the action 0."""
-    return torch.stack([policy.act(torch.zeros(lanes, 1), True, generator)[0] for _ in range(steps)])
+    return torch.stack([explored(policy, torch.zeros(lanes, 1), generator) for _ in range(steps)])
+
+
+def explored(policy: Policy, obs: Tensor, generator: torch.Generator) -> Tensor:
+    """The actions of one step."""
+    (draw,) = policy.draw(1, len(obs), generator)
+    return policy.explore(obs, draw)[0]
 
 
 def test_gaussian_noise_has_its_standard_deviation_and_no_memory() -> None:
@@ -482,10 +488,10 @@ def test_share_of_random_actions(noise: Any) -> None:
     policy = still_policy(0.5, noise=noise, noise_std=0.0)
     obs = torch.zeros(10_000, 1)
     policy.random_frac.fill_(1.0)
-    action, _ = policy.act(obs, True, stream())
+    action = explored(policy, obs, stream())
     assert abs(float(action.mean())) < 0.03 and abs(float(action.var()) - 1 / 3) < 0.02  # uniform on [-1, 1]
     policy.random_frac.fill_(0.3)
-    action, _ = policy.act(obs, True, stream())
+    action = explored(policy, obs, stream())
     assert float(((action - 0.5).abs() < 1e-6).float().mean()) == pytest.approx(0.7, abs=0.02)
 
 
@@ -494,11 +500,9 @@ def test_no_noise_when_judged(noise: Any) -> None:
     policy = DeterministicPolicy(3, 2, (5,), noise=noise, noise_std=0.5)
     assert policy.random_frac.item() == 1.0
     obs = torch.randn(4, 3, generator=stream())
-    policy.act(obs, True, stream())
+    explored(policy, obs, stream())
     state = policy.explore_state()
-    action, logp = policy.act(obs, False, None)
-    torch.testing.assert_close(action, policy.net(obs).tanh())
-    assert logp.shape == (4,)
+    torch.testing.assert_close(policy.act(obs), policy.net(obs).tanh())
     assert policy.explore_state() == state  # nor does judging move the noise
 
 
@@ -517,7 +521,7 @@ def test_the_agents_noise_settings_reach_the_policy_that_travels(make_spec: Make
     assert isinstance(policy, DeterministicPolicy)
     assert policy.remembers and policy.noise_std == 0.37
     assert policy.to_flat().shape == agent.policy.to_flat().shape
-    policy.act(torch.zeros(5, 3), True, stream())
+    explored(policy, torch.zeros(5, 3), stream())
     assert policy.to_flat().shape == agent.policy.to_flat().shape  # the noise stays with the worker
 
 
