@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-BUDGETS = {"Hopper-v5": 204_800, "InvertedDoublePendulum-v5": 102_400}
+BUDGETS = {"Hopper-v5": 102_400, "InvertedDoublePendulum-v5": 51_200}
 """Environment steps: whole iterations of 2,048, and long enough for the gap between lucky and unlucky runs to show."""
 SYSTEMS = {"ppo": "PPO", "ppo_h": "PPO + H-term", "sb3": "Stable-Baselines3 PPO"}
 COLOURS = {"ppo": "#0072b2", "ppo_h": "#d55e00", "sb3": "#777777"}

@@ -15,7 +15,7 @@ from .parse import parse
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Draw learning curves: one run in detail; several seeds as a mean with a 95 % band; several agents in colours."""
+    """Draw learning curves: one run in detail; several seeds as one with a 95 % band; several agents in colours."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
     """Run folders."""

@@ -189,6 +189,8 @@ def test_no_global_generator_is_touched(factory: Callable[[], VecEnv]) -> None:
 
 @pytest.mark.parametrize("name", COUNTING)
 def test_every_transition_of_a_counting_env(name: str) -> None:
+    # Guards against: E9, names that fail with a foreign import error, and wrappers that step or reset twice.
+    # Guards against: E10, environments with four values per step that are refused or lose their time limit.
     env = COUNTING[name]()
     obs = env.reset(0)
     lengths = set()

@@ -42,6 +42,7 @@ def test_a_seed_fixes_every_part_of_a_commit(
     env: str,
     settings: Any,
 ) -> None:
+    # Guards against: R6, randomness that the one seed does not fix, or workers and lanes that share a stream.
     hashes = []
     for i, seed in enumerate((4, 4, 5)):
         random.seed(i)
@@ -62,6 +63,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_two_runs_write_identical_records(run_quietly: Run, hash_state: HashState, tmp_path: Path) -> None:
+    # Guards against: R6, randomness that the one seed does not fix, or workers and lanes that share a stream.
     for name in ("a", "b"):
         run_quietly("ppo", "TensorCartPole", seed=4, **common(tmp_path / name, {"num_envs": 3, "horizon": 20}))
     assert records(tmp_path / "a") == records(tmp_path / "b") and len(records(tmp_path / "a")) == 3

@@ -58,6 +58,8 @@ def test_resumed_run_equals_uninterrupted_run(
     env: str,
     settings: Any,
 ) -> None:
+    # Guards against: R2, a resumed run that differs from an uninterrupted one, or an optimiser that holds dead
+    # parameters.
     steps = 120
     run_quietly(agent, env, run_dir=tmp_path / "whole", max_steps=2 * steps, **arguments(settings))
     run_quietly(agent, env, run_dir=tmp_path / "parts", max_steps=steps, **arguments(settings))

@@ -111,6 +111,7 @@ def bombs(marker: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", ["pickle", "torch_zip", "torch_legacy"])
 @pytest.mark.parametrize("name", ["params.safetensors", "params.json"])
 def test_a_pickle_bomb_does_not_go_off(tmp_path: Path, kind: str, name: str) -> None:
+    # Guards against: Z1, files that are read by unpickling.
     marker = tmp_path / "marker"
     bomb = bombs(marker)[kind]
     files = {"params.safetensors": GOOD, "params.json": GOOD_JSON, name: bomb}
@@ -296,6 +297,8 @@ PIPES = {"execute/shared.py", "execute/child.py", "execute/process.py"}
 
 
 def test_nothing_in_the_package_can_execute_a_file() -> None:
+    # Guards against: Z1, files that are read by unpickling.
+    # Guards against: Z2, file contents that are evaluated.
     paths = sorted(PACKAGE.rglob("*.py"))
     assert len(paths) >= 5
     found = {str(path.relative_to(PACKAGE)): unsafe_calls(path.read_text()) for path in paths}

@@ -37,6 +37,7 @@ def best_return(agent: str, env: str, max_steps: int, tmp_path: Path, **settings
 
 @pytest.mark.parametrize("agent", QUICK)
 def test_agent_learns_with_default_settings(agent: str, tmp_path: Path) -> None:
+    # Guards against: L1, an algorithm that runs and does not learn.
     task = QUICK[agent]
     assert best_return(agent, task["env"], task["max_steps"], tmp_path) > task["better_than"]
 
@@ -109,6 +110,7 @@ class BlindDQN(AgentDQN):
 
 
 def test_a_broken_agent_fails_the_same_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Guards against: L1, an algorithm that runs and does not learn.
     monkeypatch.setattr(registry, "_AGENTS", dict(registry._AGENTS))  # other tests count the agents
     register_agent("upside-down", UpsideDownPPO, PPOConfig)
     register_agent("blind", BlindDQN, DQNConfig)

@@ -62,6 +62,7 @@ def rollout_of(obs: list[float], action: Any, reward: list[float]) -> Rollout:
 
 
 def test_discrete_gradient_by_hand(make_spec: MakeSpec) -> None:
+    # Guards against: P7, A2C that breaks on lanes or workers, or averages log-probabilities over the action axis.
     # gamma = 0: the advantage is r - V, the value target is r. V(x) = x; both actions have probability 1/2.
     # Row 0: x = 1, a = 0, r = 3, advantage 2.   Row 1: x = 2, a = 1, r = 1, advantage -1.
     # d loss / d logit_k = -mean(advantage * (1[a = k] - 1/2)):
@@ -76,6 +77,7 @@ def test_discrete_gradient_by_hand(make_spec: MakeSpec) -> None:
 
 
 def test_continuous_gradient_by_hand_sums_over_the_action_axis(make_spec: MakeSpec) -> None:
+    # Guards against: P7, A2C that breaks on lanes or workers, or averages log-probabilities over the action axis.
     # Two action numbers, mean 0, log std 0: d logp / d mean_k = a_k and d logp / d log_std_k = a_k^2 - 1.
     # Advantages as above, 2 and -1, for the actions (1, 3) and (2, 0):
     #   mean bias: -(2 * 1 - 1 * 2) / 2 = 0 and -(2 * 3 - 0) / 2 = -3
@@ -88,6 +90,7 @@ def test_continuous_gradient_by_hand_sums_over_the_action_axis(make_spec: MakeSp
 
 
 def test_entropy_bonus_by_hand(make_spec: MakeSpec) -> None:
+    # Guards against: P2, an entropy bonus with the wrong sign.
     # The entropy of a Gaussian grows by 1 per unit of each log std.
     agent = linear(make_spec("continuous", obs_dim=1), entropy_coef=0.25)
     grads = gradients(agent, rollout_of([1.0], [[1.0, 1.0]], [1.0]))  # advantage 0
@@ -97,6 +100,7 @@ def test_entropy_bonus_by_hand(make_spec: MakeSpec) -> None:
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_lanes_only_add_rows(make_spec: MakeSpec, make_rollout: MakeRollout, kind: str) -> None:
     """Gradients of several lanes are the mean of the gradients of each lane alone."""
+    # Guards against: P7, A2C that breaks on lanes or workers, or averages log-probabilities over the action axis.
     spec = make_spec(kind, num_envs=3)
     config = A2CConfig(hidden=(4,), normalize_advantage=False, max_grad_norm=None)
     template = AgentA2C(spec, config, CPU, 0)
@@ -116,6 +120,7 @@ def test_lanes_only_add_rows(make_spec: MakeSpec, make_rollout: MakeRollout, kin
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_is_not_ppo(make_spec: MakeSpec, make_rollout: MakeRollout, kind: str) -> None:
     """One update per rollout, and the log-probabilities of the acting policy play no part."""
+    # Guards against: P7b, discrete A2C that is PPO.
     results = []
     for shift in (0.0, 3.0):
         with torch.random.fork_rng(devices=[]):

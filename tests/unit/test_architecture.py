@@ -205,6 +205,34 @@ def test_ci_runs_the_whole_suite() -> None:
         assert not [name for name in names if name.startswith("check_")], path
 
 
+GUARDS = re.compile(r"Guards against: ([A-Z]+\d+b?(?: and [A-Z]+\d+b?)*),")
+
+
+def guarded_rows() -> set[tuple[str, str, str]]:
+    """(row, file, test) of every test that says what it guards against."""
+    found = set()
+    for path in (PROJECT / "tests").rglob("test_*.py"):
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                for rows in GUARDS.findall("\n".join(lines[node.lineno - 1 : node.end_lineno])):
+                    name = str(path.relative_to(PROJECT / "tests"))
+                    found |= {(row, name, node.name) for row in re.findall(r"\w+", rows) if row != "and"}
+    return found
+
+
+def test_every_known_fault_has_its_tests() -> None:
+    """The table of faults names the tests that guard against them, and these tests name their rows."""
+    listed = set()
+    for line in (PROJECT / "tests" / "faults.md").read_text().splitlines():
+        if match := re.match(r"\| (\w+\d\w*) \|", line):
+            for file, names in re.findall(r"`([^`]+)` ([^`|;]+)", line.split("|")[3]):
+                listed |= {(match[1], file, name.strip()) for name in names.split(",")}
+    assert len({row for row, _, _ in listed}) > 50
+    assert listed == guarded_rows()
+
+
 def test_public_names_exist() -> None:
     assert len(set(elegantrl.__all__)) == len(elegantrl.__all__)
     for name in elegantrl.__all__:

@@ -58,6 +58,7 @@ RUNS = {"ppo": ("CartPole-v1",), "a2c": ("CartPole-v1",), "dqn": ("CartPole-v1",
 
 @pytest.mark.parametrize("agent", RUNS)
 def test_train_leaves_a_complete_folder(cli: Cli, tmp_path: Path, agent: str) -> None:
+    # Guards against: R16, TensorBoard files that nothing switches on.
     env, *flags = RUNS[agent]
     run = tmp_path / "run"
     outcome = cli("train", agent, env, *flags, "--run-dir", run, "--seed", 3, *SMALL)

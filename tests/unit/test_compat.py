@@ -98,6 +98,7 @@ class Point(gym.Env):
 
 
 def test_s1_agent_class_and_environment_instance():
+    # Guards against: K4, a documented call form that does not run.
     args = Arguments(AgentSAC, gym.make("Pendulum-v1"))
     assert args.max_step == 200
     assert (args.state_dim, args.action_dim, args.if_discrete) == (3, 1, False)
@@ -107,6 +108,7 @@ def test_s1_agent_class_and_environment_instance():
 
 
 def test_s2_gym_make_and_env_args(capsys):
+    # Guards against: K4, a documented call form that does not run.
     env_args = get_gym_env_args(gym.make("CartPole-v1"), if_print=True)
     assert "'env_name': 'CartPole-v1'" in capsys.readouterr().out
     six = {"env_name": "CartPole-v1", "num_envs": 1, "max_step": 500, "state_dim": 4, "action_dim": 2}
@@ -120,6 +122,7 @@ def test_s2_gym_make_and_env_args(capsys):
 
 
 def test_s3_environment_and_agent_by_keyword_then_load_and_act():
+    # Guards against: K4, a documented call form that does not run.
     env = build_env("CartPole-v1")
     args = Arguments(env=env, agent=AgentDQN())
     args.cwd = "demo_CartPole_DQN"
@@ -149,6 +152,7 @@ def test_s3_target_return_of_the_environment():
 
 
 def test_s4_keywords_class_and_instance():
+    # Guards against: K4, a documented call form that does not run.
     for agent in (AgentPPO, AgentPPO()):
         args = Arguments(agent=agent, env_func=ChasingVecEnv, env_args={"env_num": 16, "dim": 3, "device_id": -1})
         args.eval_env_func = ChasingVecEnv
@@ -166,6 +170,7 @@ def test_s4_keywords_class_and_instance():
 
 
 def test_s5_learner_gpus():
+    # Guards against: K4, a documented call form that does not run.
     args = short(Config(AgentPPO, "CartPole-v1"))
     for one in (-1, [-1], [[-1]], [(-1,)]):
         args.learner_gpus = one
@@ -179,12 +184,14 @@ def test_s5_learner_gpus():
 
 
 def test_s6_environment_first_both_instances():
+    # Guards against: K4, a documented call form that does not run.
     args = short(Arguments(build_env("Pendulum-v1"), AgentPPO()))
     assert not args.if_off_policy
     assert train_and_evaluate(args).summary["agent"] == "ppo"
 
 
 def test_s7_environment_class_without_arguments():
+    # Guards against: K4, a documented call form that does not run.
     args = short(Arguments(agent=AgentPPO(), env_func=Line))
     assert (args.env_name, args.max_step, args.target_return) == ("Line", 20, 19.0)
     result = train_and_evaluate_mp(args)
@@ -192,6 +199,7 @@ def test_s7_environment_class_without_arguments():
 
 
 def test_s15_config_of_the_notebooks():
+    # Guards against: K4, a documented call form that does not run.
     env_args = {"env_name": "Pendulum-v1", "num_envs": 4, "max_step": 200, "state_dim": 3, "action_dim": 1}
     args = Config(AgentPPO, env_class=gym.make, env_args={**env_args, "if_discrete": False})
     args.target_step, args.env_num = 64, 4
@@ -227,7 +235,8 @@ def test_agent_and_environment_may_come_later():
 # ---- learning
 
 
-def test_a_documented_snippet_learns_and_stops_at_its_target():  # R13
+def test_a_documented_snippet_learns_and_stops_at_its_target():
+    # Guards against: R13, a target return, or a lasting decline, that does not stop the run.
     args = Arguments(AgentPPO, env_func=gym.make, env_args=get_gym_env_args(gym.make("CartPole-v1"), if_print=False))
     args.target_return = 200
     args.break_step = 100_000
@@ -280,6 +289,7 @@ def test_a_rollout_keeps_its_size_on_any_number_of_lanes():
 
 
 def test_every_on_policy_setting_arrives():
+    # Guards against: R13, a target return, or a lasting decline, that does not stop the run.
     args = Config(AgentPPO, "Pendulum-v1")
     args.gamma, args.net_dims, args.clip_grad_norm, args.batch_size = 0.9, [8, 16], 3.0, 32
     args.repeat_times, args.ratio_clip, args.lambda_gae_adv, args.lambda_entropy = 4.0, 0.1, 0.9, 0.02
@@ -343,7 +353,8 @@ def test_widths_are_given_in_either_way_and_the_last_counts():
     assert args.net_dims == [16, 16]
 
 
-def test_a_misspelt_setting_is_an_error_with_a_suggestion():  # K1
+def test_a_misspelt_setting_is_an_error_with_a_suggestion():
+    # Guards against: K1, a misspelt setting that is silently ignored.
     args = Config(AgentPPO, "CartPole-v1")
     with pytest.raises(ConfigError, match="there is no setting clip_ratio; did you mean 'ratio_clip'"):
         args.clip_ratio = 0.1
@@ -427,7 +438,8 @@ def test_print_shows_the_run(capsys):
 # ---- env_args
 
 
-def test_env_args_of_the_caller_are_not_changed():  # K2
+def test_env_args_of_the_caller_are_not_changed():
+    # Guards against: K2, a caller's dict that is changed.
     env_args = {"env_name": "CartPole-v1", "num_envs": 1, "max_step": 500, "state_dim": 4}
     before = json.dumps(env_args)
     args = Config(AgentPPO, gym.make, env_args)
@@ -478,7 +490,8 @@ def test_retired_ids_lead_to_their_successors(old):
 # ---- the run folder
 
 
-def test_no_folder_is_deleted_unasked():  # K3
+def test_no_folder_is_deleted_unasked():
+    # Guards against: K3, a folder that is deleted unasked.
     keep = Path("results")
     keep.mkdir()
     (keep / "thesis.txt").write_text("mine")
@@ -494,6 +507,7 @@ def test_no_folder_is_deleted_unasked():  # K3
 
 
 def test_a_folder_that_is_none_of_ours_is_never_deleted():
+    # Guards against: K3, a folder that is deleted unasked.
     args = short(Config(AgentPPO, Line))
     args.if_remove = True
     Path("other").mkdir()
@@ -532,6 +546,7 @@ def test_continue_train_goes_on():
 
 
 def test_names_of_the_q_learning_family():
+    # Guards against: D6, double DQN as the minimum of twins, or D3QN without one of its halves.
     switches = {AgentDQN: (False, False), AgentDoubleDQN: (True, False), AgentDuelingDQN: (False, True)}
     for agent, (double, dueling) in (switches | {AgentD3QN: (True, True)}).items():
         config = Config(agent, "CartPole-v1").run_config().agent
@@ -541,6 +556,7 @@ def test_names_of_the_q_learning_family():
 
 def test_documented_names_stand_for_their_algorithms():
     """Guards against: P7b, a name that runs another algorithm, as DiscreteA2C ran PPO."""
+    # Guards against: R10, a family told from the letters of a class name.
     algorithms = {name: algorithm for name, (algorithm, _) in AGENTS.items()}
     assert algorithms == {
         "AgentA2C": "a2c", "AgentDiscreteA2C": "a2c", "AgentPPO": "ppo", "AgentDiscretePPO": "ppo",
@@ -569,7 +585,8 @@ def test_class_settings_are_checked_like_any_other():
     assert (config.hidden, config.gamma) == ((4, 4), Config(AgentPPO, "CartPole-v1").run_config().agent.gamma)
 
 
-def test_a_subclass_keeps_its_family():  # R10
+def test_a_subclass_keeps_its_family():
+    # Guards against: R10, a family told from the letters of a class name.
     class MyAgent(AgentPPO):
         ratio_clip = 0.1
 
@@ -699,6 +716,7 @@ def test_a_built_env_tells_a_cut_from_an_end():
 
 
 def test_a_custom_env_with_five_values_and_one_with_a_time_limit():
+    # Guards against: E10, environments with four values per step that are refused or lose their time limit.
     class Five(Line):
         def step(self, action):
             state, reward, _, info = super().step(action)
@@ -833,6 +851,8 @@ def test_rendering_where_it_is_asked_for():
 
 
 def test_chasing_vec_env():
+    # Guards against: K4, a documented call form that does not run.
+    # Guards against: E8, environments that need CUDA, or whose keywords never arrive.
     env = ChasingVecEnv(dim=2, env_num=64, device_id=-1)
     assert (env.env_num, env.state_dim, env.action_dim, env.max_step) == (64, 8, 2, 100)
     state = env.reset()

@@ -111,6 +111,7 @@ def test_numbers_as_yaml_reads_them() -> None:
     ],
 )
 def test_every_mistake_has_its_sentence(text: str, message: str) -> None:
+    # Guards against: K1, a misspelt setting that is silently ignored.
     with pytest.raises(ConfigError, match=message) as caught:
         RunConfig.from_yaml(text)
     assert "\n" not in str(caught.value)

@@ -86,6 +86,7 @@ def test_diag_gaussian_sample_moments() -> None:
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.8, 0.3), (-1.5, 0.7)])
 def test_squashed_density_integrates_to_one(mean: float, std: float) -> None:
     """The log-density as a function of the action, summed over a fine grid of (-1, 1)."""
+    # Guards against: SAC1, a log-probability of the mean, or of the action before squashing.
     # Midpoints in the action; each comes from exactly one noise value.
     count = 200_000
     action = (torch.arange(count, dtype=torch.float64) + 0.5) / count * 2 - 1
@@ -106,6 +107,7 @@ def test_squashed_density_equals_torch() -> None:
 
 
 def test_squashed_log_density_is_that_of_the_sample_and_not_of_the_mean() -> None:
+    # Guards against: SAC1, a log-probability of the mean, or of the action before squashing.
     # 1-d, mean 0, std 1: log N(1) - log(1 - tanh(1)^2) against log N(0).
     at_noise, at_mean = (squash(torch.zeros(1, 1), torch.zeros(1, 1), torch.full((1, 1), x))[1].item() for x in (1, 0))
     half_log_2pi = 0.5 * math.log(2 * math.pi)

@@ -120,6 +120,7 @@ def test_observations_are_flat_floats(space: Any, obs: Any, expected: list[float
 
 
 def test_each_episode_of_each_lane_has_a_seed_of_its_own() -> None:
+    # Guards against: R6, randomness that the one seed does not fix, or workers and lanes that share a stream.
     env = make_env(lambda: Echo(length=4), 3)
     env.reset(0)
     go(env, 12)
@@ -130,6 +131,7 @@ def test_each_episode_of_each_lane_has_a_seed_of_its_own() -> None:
 @pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1", "Acrobot-v1", "LunarLander-v3", "Hopper-v5"])
 def test_rewards_and_observations_are_those_of_the_bare_environment(name: str) -> None:
     """Guards against: E6, a wrapper that changes rewards unannounced or keeps the seed to itself."""
+    # Guards against: R6, randomness that the one seed does not fix, or workers and lanes that share a stream.
     bare = gym.make(name, disable_env_checker=True)
     env = make_env(name)
     first = env.reset(5)

@@ -55,6 +55,7 @@ def test_cartpole_is_cut_after_500_steps_and_not_before() -> None:
 
 
 def test_pendulum_equals_gymnasium_over_whole_episodes() -> None:
+    # Guards against: E6, a wrapper that changes rewards unannounced or keeps the seed to itself.
     env = make_env("TensorPendulum", 2)
     reference = gym.make("Pendulum-v1")
     actions = torch.rand(200, 2, 1, generator=torch.Generator().manual_seed(0)) * 3 - 1.5
@@ -100,6 +101,7 @@ def test_chasing_one_step_by_hand() -> None:
 @pytest.mark.parametrize("dim", [1, 2, 5])
 def test_chasing_has_no_reward_spike_after_a_reset(dim: int) -> None:
     """No distance outlives its episode: a reward is what one step can win, above all in the step after a reset."""
+    # Guards against: E3, state that outlives its episode, a time limit that is death, a Python loop over lanes.
     env = ChasingVecEnv(64, dim=dim, max_episode_steps=20)
     obs = env.reset(0)
     fastest = 0.4 * math.sqrt(dim) + 0.1
@@ -114,6 +116,7 @@ def test_chasing_has_no_reward_spike_after_a_reset(dim: int) -> None:
 
 
 def test_chasing_limits_are_truncations_and_catches_are_terminations() -> None:
+    # Guards against: E3, state that outlives its episode, a time limit that is death, a Python loop over lanes.
     env = ChasingVecEnv(8, max_episode_steps=10)
     env.reset(0)
     for _ in range(9):

@@ -50,6 +50,8 @@ SPEC = PolicySpec("q", {"obs_dim": 1, "action_dim": 2, "hidden": (4,)})
 @pytest.mark.parametrize("cut", [False, True])
 def test_one_episode_per_lane_with_equal_weight(cut: bool) -> None:
     """A lane with short episodes must not count more often than one with a long episode."""
+    # Guards against: R11, evaluations in which short episodes weigh more, or that break without a finished episode,
+    # with one, or before the first evaluation.
     evaluator = Evaluator(Countdown(5, cut), SPEC)
     score = evaluator.score(Weights(0, SPEC.build().to_flat()), 0)
     assert score.returns == (1.0, 2.0, 3.0, 4.0, 5.0)
@@ -57,11 +59,15 @@ def test_one_episode_per_lane_with_equal_weight(cut: bool) -> None:
 
 
 def test_an_endless_episode_is_counted_as_far_as_it_went() -> None:
+    # Guards against: R11, evaluations in which short episodes weigh more, or that break without a finished episode,
+    # with one, or before the first evaluation.
     score = Evaluator(Countdown(5), SPEC, max_episode_steps=3).score(Weights(0, SPEC.build().to_flat()), 0)
     assert score.returns == (1.0, 2.0, 3.0, 3.0, 3.0)
 
 
 def test_a_single_episode() -> None:
+    # Guards against: R11, evaluations in which short episodes weigh more, or that break without a finished episode,
+    # with one, or before the first evaluation.
     score = Evaluator(Countdown(1), SPEC).score(Weights(0, SPEC.build().to_flat()), 0)
     assert (score.returns, score.mean, score.std, score.ci95) == ((1.0,), 1.0, 0.0, 0.0)
 

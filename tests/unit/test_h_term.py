@@ -61,6 +61,7 @@ def places(windows: Any) -> list[list[tuple[int, int]]]:
 def test_windows_are_the_best_ones_and_never_cross_the_end_of_an_episode(
     store: TrajectoryStore, truncated: bool
 ) -> None:
+    # Guards against: H1, a window of the H-term across the end of an episode.
     reward = [[0.0, 1.0], [9.0, 2.0], [9.0, 3.0], [0.0, 0.0], [4.0, 0.5]]
     ended = [[0, 0], [1, 0], [0, 0], [0, 0], [0, 1]]  # 9 + 9 in lane 0 would cross the end of its first episode
     store.add(lanes(reward, ended, truncated=truncated))
@@ -81,6 +82,7 @@ def test_windows_are_ranked_by_discounted_return_and_weighed_by_scaled_rewards(s
 
 
 def test_a_window_follows_its_lane_across_additions_and_across_the_wrap_of_the_ring(store: TrajectoryStore) -> None:
+    # Guards against: H1, a window of the H-term across the end of an episode.
     for step in range(9):  # six rows are kept
         best = 10.0 if step in (5, 6) else 0.0
         obs = torch.tensor([[[float(step), 0.0, 0.0], [float(step), 1.0, 0.0]]])
@@ -94,6 +96,7 @@ def test_a_window_follows_its_lane_across_additions_and_across_the_wrap_of_the_r
 
 
 def test_the_store_is_bounded_and_silent_until_it_knows_enough(make_spec: MakeSpec) -> None:
+    # Guards against: H2, a trajectory store without bounds, or a term that depends on the units of an action.
     spec = make_spec("continuous", num_envs=2)
     small, large = TrajectoryStore(100, spec, CPU), TrajectoryStore(10_000, spec, CPU)
     for _ in range(30):
@@ -114,6 +117,7 @@ def test_rewards_are_scaled_to_the_unit_interval_and_equal_ones_count_fully() ->
 
 def test_excess_of_a_normal_is_free_of_its_units() -> None:
     """Actions measured in other units, mean and deviation with them: the density changes, the excess does not."""
+    # Guards against: H2, a trajectory store without bounds, or a term that depends on the units of an action.
     policy = GaussianPolicy(3, 2, (4,))
     obs, action = torch.randn(5, 3), torch.randn(5, 2)
     before = policy.excess_logp(obs, action).detach()
@@ -200,6 +204,7 @@ def test_a_weight_of_zero_equals_the_plain_agent_and_a_real_one_does_not(
     tmp_path: Path,
     agent: str,
 ) -> None:
+    # Guards against: H3, a term that changes a run when its weight is zero, or does nothing when it is not.
     def final(name: str, **settings: Any) -> dict[str, Tensor]:
         run_quietly(
             agent, "Pendulum-v1", run_dir=tmp_path / name, eval={"interval": 10**9, "episodes": 1},

@@ -98,6 +98,7 @@ def test_a_recorder_file_that_is_none_is_named_and_replaced(
 
 
 def test_tensorboard_gets_the_numbers_and_no_doubled_part(tmp_path: Path) -> None:
+    # Guards against: R16, TensorBoard files that nothing switches on.
     write_rows(tmp_path, [10, 20, 30], tensorboard=True)
     write_rows(tmp_path, [25, 35], resume_step=20, tensorboard=True)
     events = EventAccumulator(str(tmp_path / "tensorboard"))

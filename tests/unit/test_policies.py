@@ -77,6 +77,7 @@ def test_flat_round_trip_includes_buffers(kind: str) -> None:
 
 
 def test_flat_is_a_copy_and_a_loaded_policy_stays_live() -> None:
+    # Guards against: R3, an evaluator that scores one policy and saves another.
     policy = CategoricalPolicy(**SIZES)
     flat = policy.to_flat()
     before = flat.clone()
@@ -91,6 +92,8 @@ def test_flat_is_a_copy_and_a_loaded_policy_stays_live() -> None:
 
 
 def test_epsilon_greedy_draws_a_coin_per_lane() -> None:
+    # Guards against: D5, one coin for all lanes, an epsilon without a schedule, a duelling stream without a gradient or
+    # without its mean taken off.
     policy = QPolicy(obs_dim=1, action_dim=4, hidden=())
     with torch.no_grad():
         policy.net[0].weight.zero_()
@@ -116,6 +119,8 @@ def test_epsilon_at_its_ends(epsilon: float, greedy_share: float) -> None:
 
 
 def test_dueling_is_value_plus_centred_advantage() -> None:
+    # Guards against: D5, one coin for all lanes, an epsilon without a schedule, a duelling stream without a gradient or
+    # without its mean taken off.
     policy = QPolicy(obs_dim=1, action_dim=3, hidden=(), dueling=True)
     with torch.no_grad():
         policy.net[0].weight.zero_()
@@ -124,6 +129,8 @@ def test_dueling_is_value_plus_centred_advantage() -> None:
 
 
 def test_both_streams_of_a_dueling_network_learn() -> None:
+    # Guards against: D5, one coin for all lanes, an epsilon without a schedule, a duelling stream without a gradient or
+    # without its mean taken off.
     policy = QPolicy(obs_dim=3, action_dim=4, hidden=(5,), dueling=True)
     loss = policy.q(torch.randn(7, 3, generator=stream()))[:, 1].square().sum()
     (grad,) = torch.autograd.grad(loss, [policy.net[2].weight])
@@ -170,6 +177,7 @@ def test_log_prob_of_an_explored_action_is_that_of_the_action(kind: str) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_normaliser_changes_what_the_network_sees(kind: str) -> None:
+    # Guards against: P6, observation normalisation that is dead, partial or lost on resume.
     policy = randomised(PolicySpec(kind, SIZES | {"normalize_obs": True}).build())
     seen: list[torch.Tensor] = []
     policy.net.register_forward_pre_hook(lambda _, args: seen.append(args[0]))

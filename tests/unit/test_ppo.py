@@ -64,6 +64,7 @@ def surrogate_gradient(agent: AgentPPO, log_ratio: float, advantage: float) -> f
 def test_gradient_is_zero_where_the_clip_is_active(
     make_spec: MakeSpec, ratio: float, advantage: float, expected: float
 ) -> None:
+    # Guards against: P1, a PPO surrogate with a gradient beyond the clip range.
     agent = build(make_spec("discrete"), clip=0.2)
     assert surrogate_gradient(agent, math.log(ratio), advantage) == pytest.approx(expected, abs=1e-6)
 
@@ -73,6 +74,7 @@ def test_gradient_is_zero_for_a_ratio_beyond_the_range_of_float32(make_spec: Mak
 
 
 def test_surrogate_value_kl_and_clip_fraction_by_hand(make_spec: MakeSpec) -> None:
+    # Guards against: P1, a PPO surrogate with a gradient beyond the clip range.
     agent = build(make_spec("discrete"), clip=0.2)
     ratio, advantage = torch.tensor([2.0, 0.5, 1.0, 1.1]), torch.tensor([1.0, 1.0, -3.0, -1.0])
     batch = Batch(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), -ratio.log(), advantage, torch.zeros(4))
@@ -87,6 +89,7 @@ def test_surrogate_value_kl_and_clip_fraction_by_hand(make_spec: MakeSpec) -> No
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_entropy_coefficient_raises_entropy(make_spec: MakeSpec, kind: str) -> None:
+    # Guards against: P2, an entropy bonus with the wrong sign.
     obs = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
     entropies = {}
     for coef in (0.0, 0.05):
@@ -114,6 +117,7 @@ def test_entropy_coefficient_raises_entropy(make_spec: MakeSpec, kind: str) -> N
     ("env_id", "normalize_obs"), [("TensorCartPole", False), ("TensorCartPole", True), ("TensorPendulum", True)]
 )
 def test_first_ratio_of_an_iteration_is_one(env_id: str, normalize_obs: bool) -> None:
+    # Guards against: P8, stored log-probabilities that are not those of the policy that acted.
     env = make_env(env_id, 3)
     config = PPOConfig(hidden=(8,), horizon=20, batch_size=16, num_epochs=2, lr=0.01, normalize_obs=normalize_obs)
     learner = Learner("ppo", config, env.spec, CPU, 1)
@@ -149,6 +153,8 @@ def test_number_of_updates(
     expected: int,
 ) -> None:
     """epochs * ceil(horizon * num_envs / batch_size)."""
+    # Guards against: P5, updates that ignore lanes or epochs, minibatches drawn with replacement, advantages normalised
+    # in parts.
     agent = build(make_spec("discrete", num_envs=num_envs), num_epochs=epochs, batch_size=batch_size)
     agent.update(make_rollout(agent, "discrete", horizon, num_envs))
     assert agent.num_updates == expected
@@ -156,6 +162,8 @@ def test_number_of_updates(
 
 
 def test_every_row_is_used_once_per_epoch_in_another_order(make_spec: MakeSpec, make_rollout: MakeRollout) -> None:
+    # Guards against: P5, updates that ignore lanes or epochs, minibatches drawn with replacement, advantages normalised
+    # in parts.
     agent = build(make_spec("discrete", num_envs=3), num_epochs=4, batch_size=8)
     rollout = make_rollout(agent, "discrete", 10, 3)
     numbered = rollout.obs.clone()
@@ -192,6 +200,8 @@ def test_rows_stay_together_when_flattened_and_shuffled(make_spec: MakeSpec, mak
 
 
 def test_advantages_are_normalised_over_the_whole_batch(make_spec: MakeSpec, make_rollout: MakeRollout) -> None:
+    # Guards against: P5, updates that ignore lanes or epochs, minibatches drawn with replacement, advantages normalised
+    # in parts.
     agent = build(make_spec("discrete", num_envs=4), batch_size=8, gamma=0.9, gae_lambda=0.8)
     rollout = make_rollout(agent, "discrete", 12, 4)
     rows = agent.targets(rollout)
@@ -212,6 +222,7 @@ def test_advantages_are_normalised_over_the_whole_batch(make_spec: MakeSpec, mak
 def test_next_values_equal_a_dense_evaluation(
     make_spec: MakeSpec, make_rollout: MakeRollout, normalize_obs: bool
 ) -> None:
+    # Guards against: P3, a time limit treated as death, or valued without gamma or at the wrong state.
     agent = build(make_spec("discrete", num_envs=5), normalize_obs=normalize_obs)
     if normalize_obs:
         agent.observe(torch.randn(50, 3, generator=torch.Generator().manual_seed(1)) * 4 + 2)
@@ -243,6 +254,8 @@ def test_reward_scale_reaches_the_targets(make_spec: MakeSpec, make_rollout: Mak
 
 def test_vtrace_setting_uses_vtrace(make_spec: MakeSpec, make_rollout: MakeRollout) -> None:
     """On-policy the value targets agree with those of GAE; for older data they differ."""
+    # Guards against: P4, an advantage path without a value at the end of the rollout, a V-trace that is none, a flag
+    # with two names.
     plain, corrected = (build(make_spec("discrete"), vtrace=v) for v in (False, True))
     rollout = make_rollout(plain, "discrete", 20, 1)
     torch.testing.assert_close(corrected.targets(rollout).value_target, plain.targets(rollout).value_target)
@@ -307,6 +320,7 @@ def test_learning_rate_schedule(make_spec: MakeSpec, schedule: str, expected: li
 
 
 def test_normaliser_is_updated_after_the_update_and_restored(make_spec: MakeSpec, make_rollout: MakeRollout) -> None:
+    # Guards against: P6, observation normalisation that is dead, partial or lost on resume.
     spec = make_spec("discrete", num_envs=2)
     agent = build(spec, normalize_obs=True, num_epochs=3, batch_size=8)
     norm = agent.policy.norm

@@ -83,6 +83,7 @@ def draw(buffer: PrioritizedReplay, batch_size: int, n_step: int = 1, seed: int 
 
 @pytest.mark.parametrize("num_leaves", [1, 2, 15, 17, 1000, 1024, 1_000_000])
 def test_root_is_the_sum_of_the_leaves(num_leaves: int) -> None:
+    # Guards against: B1, a sum tree whose root is not the sum of its leaves, or draws that do not follow them.
     g = stream()
     tree, model = SumTree(num_leaves, CPU), np.zeros(num_leaves, np.float32)
     assert float(tree.root) == 0.0
@@ -101,6 +102,7 @@ def test_root_is_the_sum_of_the_leaves(num_leaves: int) -> None:
 
 
 def test_a_million_leaves_after_millions_of_updates() -> None:
+    # Guards against: B1, a sum tree whose root is not the sum of its leaves, or draws that do not follow them.
     g, tree = stream(), SumTree(1_000_000, CPU)
     for _ in range(60):
         index = torch.randint(1_000_000, (50_000,), generator=g)
@@ -156,6 +158,7 @@ def test_a_block_has_the_same_sum_however_many_are_summed_at_once() -> None:
 
 @pytest.mark.parametrize("num_leaves", [1, 1000, 1024, 5000])
 def test_frequencies_follow_the_leaves(num_leaves: int) -> None:
+    # Guards against: B1, a sum tree whose root is not the sum of its leaves, or draws that do not follow them.
     values = torch.rand(num_leaves, generator=stream(1)) + 0.2
     tree, g = tree_of(values), stream()
     drawn = torch.cat([tree.sample(128, g) for _ in range(1000)])
@@ -166,6 +169,7 @@ def test_frequencies_follow_the_leaves(num_leaves: int) -> None:
 
 
 def test_frequencies_among_a_million_leaves() -> None:
+    # Guards against: B1, a sum tree whose root is not the sum of its leaves, or draws that do not follow them.
     values = torch.rand(1_000_000, generator=stream(1)).pow(3)
     values[300_000:400_000] *= 10
     tree, g = tree_of(values), stream()
@@ -224,6 +228,7 @@ def test_running_sums_of_a_parallel_scan_are_levelled_where_entries_are_zero() -
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_rows_are_drawn_by_the_power_alpha_of_their_absolute_error(alpha: float) -> None:
+    # Guards against: B4, priorities that are squared losses, or importance weights that are wrong or unused.
     buffer = ring(10, 2, alpha)
     buffer.add(numbered_steps(0, 5, 2))
     error = torch.tensor([0.1, -0.2, 0.5, -1.0, 1.5, 2.0, -3.0, 4.0, -6.0, 8.0])
@@ -241,6 +246,7 @@ def test_rows_are_drawn_by_the_power_alpha_of_their_absolute_error(alpha: float)
 
 
 def test_priorities_are_absolute_errors_not_squares() -> None:
+    # Guards against: B4, priorities that are squared losses, or importance weights that are wrong or unused.
     buffer = ring(4, 1)
     buffer.add(numbered_steps(0, 4, 1))
     buffer.update_priorities(torch.arange(4), torch.tensor([-3.0, 3.0, 0.0, 0.5]))
@@ -252,6 +258,7 @@ def test_priorities_are_absolute_errors_not_squares() -> None:
 
 
 def test_importance_weights_by_hand() -> None:
+    # Guards against: B4, priorities that are squared losses, or importance weights that are wrong or unused.
     buffer = ring(4, 1)
     buffer.add(numbered_steps(0, 4, 1))
     buffer.update_priorities(torch.arange(4), torch.tensor([1.0, -2.0, 3.0, 4.0]))  # P = 1/10, 2/10, 3/10, 4/10
@@ -283,6 +290,7 @@ def test_new_rows_get_the_largest_priority_seen() -> None:
 
 
 def test_wrap_around_by_hand() -> None:
+    # Guards against: B2, prioritised replay that breaks when the ring wraps.
     buffer = ring(8, 2)
     buffer.add(numbered_steps(0, 3, 2))
     buffer.update_priorities(torch.arange(6), torch.full((6,), 0.25))
@@ -305,6 +313,9 @@ def test_a_place_overwritten_since_the_draw_takes_the_priority() -> None:
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_draws_are_stored_rows_with_their_own_successors(lanes: int, n_step: int) -> None:
     """At every fill level; a full ring never leads from its newest row on to its oldest."""
+    # Guards against: B2, prioritised replay that breaks when the ring wraps.
+    # Guards against: B3, prioritised draws from several lanes with invalid places, another batch size or foreign
+    # successors.
     buffer, g = ring(5 * lanes, lanes), stream()
     for time in range(14):
         buffer.add(numbered_steps(time, 1, lanes))
@@ -413,6 +424,7 @@ SMALL: dict[str, Any] = {
 
 
 def test_the_learner_hands_back_absolute_errors_and_keeps_metrics_scalar() -> None:
+    # Guards against: B4, priorities that are squared losses, or importance weights that are wrong or unused.
     spec = EnvSpec("Made", (3,), ActionSpec("discrete", 2), 2)
     learner = Learner("dqn", DQNConfig(**SMALL, prioritized=True, priority_alpha=0.7), spec, CPU, seed=3)
     replay, update = learner.replay, learner.agent.update
@@ -441,6 +453,7 @@ def test_the_learner_hands_back_absolute_errors_and_keeps_metrics_scalar() -> No
 
 
 def test_the_errors_of_several_critics_are_averaged() -> None:
+    # Guards against: B4, priorities that are squared losses, or importance weights that are wrong or unused.
     x = torch.zeros(2)
     error = torch.tensor([[1.0, -3.0], [-2.0, 5.0]])
     weight = torch.tensor([1.0, 0.5])

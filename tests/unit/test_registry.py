@@ -47,6 +47,7 @@ def test_an_unknown_name_is_answered_with_known_ones(name: str, message: str) ->
 def test_a_subclass_of_ppo_is_on_policy_and_trains(
     run_quietly: Callable[..., elegantrl.RunResult], tmp_path: Path
 ) -> None:
+    # Guards against: R10, a family told from the letters of a class name.
     assert MyAgent.data == "rollout"
     register_agent("Mine", MyAgent, PPOConfig, "an example")
     result = run_quietly(

@@ -76,6 +76,7 @@ def test_wrap_around_by_hand() -> None:
 
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_full_ring_never_pairs_the_newest_with_the_oldest(lanes: int) -> None:
+    # Guards against: B5, the newest row of a full ring paired with the oldest as its successor.
     buffer, source = ring(5 * lanes, lanes), Source(lanes)
     for _ in range(13):
         buffer.add(source.take(1))
@@ -83,6 +84,9 @@ def test_a_full_ring_never_pairs_the_newest_with_the_oldest(lanes: int) -> None:
 
 
 def test_n_step_return_across_the_ring_head() -> None:
+    # Guards against: B5, the newest row of a full ring paired with the oldest as its successor.
+    # Guards against: B8, a saved buffer that lacks fields or its place in the ring, or returns that are wrong across
+    # the wrap.
     buffer, source = ring(4, 1), Source(1)
     buffer.add(source.take(6))
     buffer.add(source.take(1))  # the ring holds 3 4 5 6; 6 lies before 3 in memory
@@ -92,6 +96,7 @@ def test_n_step_return_across_the_ring_head() -> None:
 
 
 def test_n_step_return_ends_with_the_episode() -> None:
+    # Guards against: P3, a time limit treated as death, or valued without gamma or at the wrong state.
     buffer, source = ring(8, 1), Source(1)
     rollout = source.take(5)
     rollout.terminated[1], rollout.truncated[3] = True, True
@@ -142,6 +147,7 @@ def test_n_step_transitions_equal_a_plain_loop(
 
 @pytest.mark.parametrize("lanes", [1, 3, 7, 10])
 def test_capacity_counts_transitions_of_all_lanes(lanes: int) -> None:
+    # Guards against: B7, a capacity per lane, and memory that runs out hours later.
     buffer, source = ring(100, lanes), Source(lanes)
     buffer.add(source.take(60))
     buffer.add(source.take(60))
@@ -162,6 +168,7 @@ def test_a_rollout_longer_than_the_ring_leaves_its_newest_rows() -> None:
 
 
 def test_more_than_255_choices(make_spec: MakeSpec) -> None:
+    # Guards against: B6, more than 255 choices that overflow.
     buffer = ReplayBuffer(2000, make_spec("discrete", obs_dim=1, action_dim=70_000), CPU)
     action = torch.arange(0, 70_000, 35).view(-1, 1)
     size = action.shape[0]
@@ -174,6 +181,8 @@ def test_more_than_255_choices(make_spec: MakeSpec) -> None:
 
 @pytest.mark.parametrize("steps", range(12))
 def test_state_round_trip_at_every_fill_level(steps: int) -> None:
+    # Guards against: B8, a saved buffer that lacks fields or its place in the ring, or returns that are wrong across
+    # the wrap.
     source = Source(2, end_share=0.2)
     buffer = ring(10, 2)
     for _ in range(steps):

@@ -28,6 +28,7 @@ TRUNCATED = flags(0, 1, 0, 0, 0)
 
 
 def test_gae_with_one_truncation_and_one_termination() -> None:
+    # Guards against: P3, a time limit treated as death, or valued without gamma or at the wrong state.
     # gamma = 0.5, lambda = 0.5, so the trace decays by 0.25.
     # delta_4 = 5 + 0.5 * 60 - 50            = -15     A_4 = -15
     # delta_3 = 4 + 0 - 40                   = -36     A_3 = -36            (the MDP ended: no value, no trace)
@@ -50,6 +51,8 @@ def test_n_step_return_of_a_rollout_that_ends_in_a_termination() -> None:
 
 
 def test_vtrace_by_hand() -> None:
+    # Guards against: P4, an advantage path without a value at the end of the rollout, a V-trace that is none, a flag
+    # with two names.
     # gamma = 0.5, lambda = 1. Ratios 2, 0.5, 4 at steps 0, 1, 2; all clipped at 1 from above: rho = c = 1, 0.5, 1.
     # Step 1 is cut. value = 10, 20, 30, next_value = 20, 100, 40.
     # delta_2 = 1   * (3 + 0.5 * 40  - 30) = -7    correction_2 = -7
@@ -68,6 +71,8 @@ def test_vtrace_by_hand() -> None:
 
 
 def test_vtrace_uses_both_clips_and_lambda() -> None:
+    # Guards against: P4, an advantage path without a value at the end of the rollout, a V-trace that is none, a flag
+    # with two names.
     # Ratios 3 and 3 with rho clipped at 2 and c at 1.5; gamma = 0.5, lambda = 0.5; the second step ends the MDP.
     # delta_1 = 2 * (2 - 20) = -36;  delta_0 = 2 * (1 + 0.5 * 20 - 10) = 2
     # correction_0 = 2 + 0.5 * (0.5 * 1.5) * -36 = -11.5
@@ -124,6 +129,7 @@ discounts = st.sampled_from([0.0, 0.5, 0.9, 1.0])
 @settings(max_examples=40, deadline=None)
 @given(case=cases, gamma=discounts, lam=discounts)
 def test_gae_equals_the_sum_of_its_definition(case: Case, gamma: float, lam: float) -> None:
+    # Guards against: P3, a time limit treated as death, or valued without gamma or at the wrong state.
     expected = torch.zeros_like(case.reward)
     for n in range(case.lanes):
         for t in range(case.steps):

@@ -62,6 +62,7 @@ def sample_by_hand(mean: float, std: float, noise: float) -> tuple[float, float]
 
 
 def test_critic_target_and_loss_by_hand(make_spec: MakeSpec) -> None:
+    # Guards against: SAC1, a log-probability of the mean, or of the action before squashing.
     agent = linear_agent(make_spec("continuous", obs_dim=1, action_dim=1), mean=0.3, std=0.5, alpha=0.2)
     linear_critic(agent.critic_target, [(1.0, 2.0, 0.0), (1.0, -1.0, 0.5)])
     linear_critic(agent.critic, [(0.0, 0.0, 1.0), (0.0, 0.0, -2.0)])
@@ -86,6 +87,7 @@ def test_critic_target_and_loss_by_hand(make_spec: MakeSpec) -> None:
 
 
 def test_actor_loss_by_hand_with_the_online_critics(make_spec: MakeSpec) -> None:
+    # Guards against: SAC3, an actor that climbs the target critics, or target networks with gradients.
     agent = linear_agent(make_spec("continuous", obs_dim=1, action_dim=1), mean=-0.4, std=0.8, alpha=0.5)
     linear_critic(agent.critic, [(1.0, 2.0, 0.0), (1.0, -1.0, 0.5)])
     linear_critic(agent.critic_target, [(99.0, 99.0, 99.0), (99.0, 99.0, 99.0)])
@@ -114,6 +116,7 @@ def test_a_critic_update_leaves_the_actor_alone(make_spec: MakeSpec) -> None:
 
 
 def test_target_critics_never_hold_gradients(make_spec: MakeSpec) -> None:
+    # Guards against: SAC3, an actor that climbs the target critics, or target networks with gradients.
     agent = build(make_spec("continuous"))
     for _ in range(3):
         agent.update(fixed_batch())
@@ -135,6 +138,7 @@ def test_target_critics_follow_by_tau(make_spec: MakeSpec) -> None:
 def test_temperature_moves_towards_the_entropy_target(
     make_spec: MakeSpec, target_per_dim: float, direction: int
 ) -> None:
+    # Guards against: SAC2, an entropy target of another size or sign, or a temperature that runs away from it.
     agent = build(make_spec("continuous"), target_entropy_per_dim=target_per_dim, lr=0.01)
     assert agent.log_alpha.item() == 0.0
     for _ in range(5):
@@ -144,6 +148,7 @@ def test_temperature_moves_towards_the_entropy_target(
 
 
 def test_temperature_gradient_is_the_entropy_error(make_spec: MakeSpec) -> None:
+    # Guards against: SAC2, an entropy target of another size or sign, or a temperature that runs away from it.
     agent = build(make_spec("continuous", action_dim=3), target_entropy_per_dim=-1.0)
     assert agent.target_entropy == -3.0
     entropy = agent.update_actor(fixed_batch(action_dim=3))["policy/entropy"].item()
@@ -178,6 +183,7 @@ def test_random_actions_until_learning_starts(make_spec: MakeSpec) -> None:
 
 
 def test_stacked_critics_equal_a_loop_over_linear_layers() -> None:
+    # Guards against: ENS1, ensemble members that share layers, or linear layers in a row.
     critic = EnsembleCritic(3, 2, (7, 6), "relu", 4)
     obs, action = torch.randn(2, 10, 3, generator=torch.Generator().manual_seed(0)).split([1, 1])
     obs, action = obs[0], action[0, :, :2]
@@ -206,6 +212,7 @@ def test_stacked_critics_equal_a_loop_over_linear_layers() -> None:
 
 
 def test_ensemble_members_are_independent() -> None:
+    # Guards against: ENS1, ensemble members that share layers, or linear layers in a row.
     critic = EnsembleCritic(3, 2, (7, 6), "relu", 3)
     obs, action = torch.randn(10, 3), torch.randn(10, 2)
     before = critic(obs, action)

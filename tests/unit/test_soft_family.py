@@ -88,6 +88,7 @@ def test_redq_takes_its_updates_for_every_step() -> None:
 
 
 def test_redq_draws_a_new_subset_of_distinct_critics_for_every_update(make_spec: MakeSpec) -> None:
+    # Guards against: Q1, REDQ without its ensemble, its random subset or its many updates.
     agent = AgentREDQ(make_spec("continuous"), REDQConfig(hidden=(8,), num_critics=5), CPU, 0)
     seen = set()
     for _ in range(60):
@@ -108,6 +109,7 @@ def test_redq_moves_the_actor_once_per_interval_and_all_critics_always(make_spec
 
 
 def test_redq_updates_twenty_times_per_step_by_default_and_refuses_a_subset_larger_than_the_ensemble() -> None:
+    # Guards against: Q1, REDQ without its ensemble, its random subset or its many updates.
     assert REDQConfig().updates_per_step == 20 and REDQConfig().num_critics == 10
     with pytest.raises(ConfigError, match="subset_size=3 is more than"):
         REDQConfig(num_critics=2, subset_size=3)
@@ -126,6 +128,7 @@ def drive(agent: AgentModSAC, loss: float, updates: int) -> int:
 
 
 def test_modsac_average_starts_where_the_trust_is_one_half_and_follows_the_loss(make_spec: MakeSpec) -> None:
+    # Guards against: SAC4, a ModSAC whose loss average never changes, so that the actor's share is constant.
     agent = AgentModSAC(make_spec("continuous"), ModSACConfig(hidden=(8,)), CPU, 0)
     assert math.exp(-(agent.loss_average.item() ** 2)) == pytest.approx(0.5)
     before = agent.loss_average.item()
@@ -134,6 +137,7 @@ def test_modsac_average_starts_where_the_trust_is_one_half_and_follows_the_loss(
 
 
 def test_modsac_actor_moves_every_second_update_at_large_and_every_update_at_small_loss(make_spec: MakeSpec) -> None:
+    # Guards against: SAC4, a ModSAC whose loss average never changes, so that the actor's share is constant.
     agent = AgentModSAC(make_spec("continuous"), ModSACConfig(hidden=(8,)), CPU, 0)
     drive(agent, loss=50.0, updates=2000)
     assert drive(agent, loss=50.0, updates=1000) == pytest.approx(500, abs=20)
@@ -256,6 +260,7 @@ def test_the_entropy_target_is_minus_the_number_of_actions(make_spec: MakeSpec, 
     ("dqn", False, False), ("double_dqn", True, False), ("dueling_dqn", False, True), ("d3qn", True, True),
 ])  # fmt: skip
 def test_names_of_the_value_family_fix_the_switches(name: str, double: bool, dueling: bool) -> None:
+    # Guards against: D6, double DQN as the minimum of twins, or D3QN without one of its halves.
     config: Any = find_agent(name).default_config()
     assert (config.double, config.dueling) == (double, dueling)
 

@@ -464,6 +464,7 @@ def test_damaged_weights_are_refused(tmp_path: Path, damage: Any) -> None:
 
 
 def test_actor_pth_is_a_small_plain_state_dict(tmp_path: Path) -> None:
+    # Guards against: R2b, checkpoints that only unpickling can read.
     flat = torch.nn.Parameter(torch.arange(100_000.0))
     save_actor_pth(tmp_path / "actor.pth", {"w": flat[:3], "b": flat[3:4]})
     loaded = torch.load(tmp_path / "actor.pth", weights_only=True)

@@ -162,6 +162,7 @@ MakeStage = Callable[..., Stage]
 
 
 def test_stops_at_max_steps_counted_over_lanes(stage: MakeStage) -> None:
+    # Guards against: R7, a step counter that forgets lanes or workers.
     one = stage(max_steps=90)
     assert one.supervisor.run() == "max_steps"
     # 20 steps per iteration: the first boundary at or after 90.
@@ -176,6 +177,7 @@ def test_stops_after_max_seconds(stage: MakeStage) -> None:
 
 
 def test_stops_at_the_target_return_after_a_second_look(stage: MakeStage) -> None:
+    # Guards against: R13, a target return, or a lasting decline, that does not stop the run.
     one = stage([(1.0, 1.0), (6.0, 11.0), (9.0, 9.0)], target_return=8.0)
     assert one.supervisor.run() == "target_return"
     # Every new best is confirmed. The second has a mean above the target but is too uncertain; the third is looked at
@@ -206,6 +208,7 @@ def test_target_just_missed_and_just_met(stage: MakeStage) -> None:
 
 
 def test_stops_when_evaluations_stay_clearly_below_the_best(stage: MakeStage) -> None:
+    # Guards against: R13, a target return, or a lasting decline, that does not stop the run.
     one = stage([(5.0, 5.0), (9.0, 9.0), (1.0, 1.0), (2.0, 2.0), (1.0, 1.0), (9.0, 9.0)], patience=3)
     assert one.supervisor.run() == "overfitting"
     assert one.learner.updates == 5
@@ -233,6 +236,7 @@ def test_stop_request_commits_without_a_last_evaluation(stage: MakeStage, load_c
 
 
 def test_best_weights_are_those_that_were_scored(stage: MakeStage) -> None:
+    # Guards against: R3, an evaluator that scores one policy and saves another.
     one = stage([(1.0, 1.0), (7.0, 7.0), (3.0, 3.0)], max_steps=100)
     one.supervisor.run()
     assert one.supervisor.best_flat.item() == 2.0
@@ -300,6 +304,8 @@ def test_last_commit_holds_the_last_evaluation(stage: MakeStage, load_commit: Lo
 
 
 def test_a_stop_before_the_first_evaluation_keeps_the_newest_policy(stage: MakeStage) -> None:
+    # Guards against: R11, evaluations in which short episodes weigh more, or that break without a finished episode,
+    # with one, or before the first evaluation.
     one = stage(interval=10**6)
     one.learner.on_update = lambda: one.supervisor.request_stop("interrupted")
     one.supervisor.run()
@@ -307,6 +313,7 @@ def test_a_stop_before_the_first_evaluation_keeps_the_newest_policy(stage: MakeS
 
 
 def test_an_error_of_a_role_says_where_it_came_from(stage: MakeStage) -> None:
+    # Guards against: R1, an error of a role that is swallowed, or built and not raised.
     one = stage()
 
     def fail() -> None:
@@ -397,6 +404,8 @@ REPLAY: dict[str, Any] = {"buffer_size": 500, "learning_starts": 20, "batch_size
 
 @pytest.mark.parametrize("agent", agent_names())
 def test_every_agent_runs_in_one_process(run_quietly: Run, tmp_path: Path, agent: str) -> None:
+    # Guards against: R0, a single-process mode that runs for some agents only.
+    # Guards against: R2b, checkpoints that only unpickling can read.
     entry = find_agent(agent)
     env = "TensorPendulum" if "discrete" not in entry.agent.actions else "TensorCartPole"
     extra = REPLAY if entry.agent.data == "replay" else {}
@@ -412,6 +421,7 @@ def test_every_agent_runs_in_one_process(run_quietly: Run, tmp_path: Path, agent
 
 @pytest.mark.parametrize(("agent", "env"), [("ppo", "TensorCartPole"), ("sac", "TensorPendulum")])
 def test_saved_best_policy_reproduces_its_score(run_quietly: Run, tmp_path: Path, agent: str, env: str) -> None:
+    # Guards against: R3, an evaluator that scores one policy and saves another.
     extra = {**REPLAY, "normalize_obs": True} if agent == "sac" else {"horizon": 25, "lr": 0.01}
     result = run_quietly(
         agent, env, run_dir=tmp_path / "r", num_envs=4, max_steps=600, seed=3, hidden=[8],
@@ -430,6 +440,7 @@ def test_saved_best_policy_reproduces_its_score(run_quietly: Run, tmp_path: Path
 
 def test_logged_training_return_is_a_reward(run_quietly: Run, tmp_path: Path) -> None:
     """CartPole gives 1 per step: returns are whole numbers of at least 8, never log-probabilities."""
+    # Guards against: R8, a logged training return that is a log-probability.
     run_quietly("ppo", "TensorCartPole", run_dir=tmp_path / "r", num_envs=4, max_steps=400, horizon=50, **SMALL)
     rows = [row for row in read_metrics(tmp_path / "r") if row["kind"] == "train"]
     last = rows[-1]
@@ -440,6 +451,8 @@ def test_logged_training_return_is_a_reward(run_quietly: Run, tmp_path: Path) ->
 
 
 def test_a_run_without_a_finished_episode(run_quietly: Run, tmp_path: Path) -> None:
+    # Guards against: R11, evaluations in which short episodes weigh more, or that break without a finished episode,
+    # with one, or before the first evaluation.
     result = run_quietly("a2c", "TensorPendulum", run_dir=tmp_path / "r", max_steps=16, **SMALL)
     assert result.summary["episodes"] == 0 and math.isfinite(result.best_return)
     train = [row for row in read_metrics(tmp_path / "r") if row["kind"] == "train"]
@@ -475,6 +488,7 @@ def test_best_return_of_a_run_without_evaluation_is_nan(
 
 
 def test_stops_at_the_target_return_in_a_real_run(run_quietly: Run, tmp_path: Path) -> None:
+    # Guards against: R13, a target return, or a lasting decline, that does not stop the run.
     result = run_quietly(
         "ppo", "TensorCartPole", run_dir=tmp_path / "r", num_envs=2, horizon=16, hidden=[8], max_steps=10**6,
         target_return=5.0, eval={"interval": 32, "episodes": 4},
@@ -508,6 +522,7 @@ def test_the_environments_own_threshold_is_the_target(run_quietly: Run, tmp_path
 
 
 def test_a_folder_with_a_run_is_not_overwritten(run_quietly: Run, tmp_path: Path) -> None:
+    # Guards against: K3, a folder that is deleted unasked.
     arguments: dict[str, Any] = {"run_dir": tmp_path / "r", "horizon": 16, "max_steps": 16, **SMALL}
     run_quietly("ppo", "TensorCartPole", **arguments)
     before = (tmp_path / "r" / "summary.json").read_bytes()
@@ -536,6 +551,7 @@ def small_config(env_kwargs: dict[str, Any]) -> RunConfig:
 
 
 def test_the_callers_dicts_are_not_changed_and_reach_the_environment(run_quietly: Run, tmp_path: Path) -> None:
+    # Guards against: K2, a caller's dict that is changed.
     env_kwargs = {"max_episode_steps": 4}
     result = run_quietly(small_config(env_kwargs), run_dir=tmp_path / "r")
     assert env_kwargs == {"max_episode_steps": 4}

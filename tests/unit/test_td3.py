@@ -94,6 +94,7 @@ TWO_ROWS = Transition(
 
 
 def test_td3_target_and_loss_by_hand(make_spec: MakeSpec) -> None:
+    # Guards against: T1, TD3 without target actor, clipped smoothing, delay or independent critics.
     spec = make_spec("continuous", obs_dim=1, action_dim=1)
     agent = linear_agent(build(spec, hidden=(), smooth_std=0.2, smooth_clip=0.5))
     targets = []
@@ -109,6 +110,8 @@ def test_td3_target_and_loss_by_hand(make_spec: MakeSpec) -> None:
 
 def test_ddpg_target_and_loss_by_hand(make_spec: MakeSpec) -> None:
     """[B, 1] against [B] would compare every row with every target: 0.5 * mean of four squares instead of two."""
+    # Guards against: D1, a DDPG target of another shape than the reward, which broadcasts to every row against every
+    # target.
     agent = linear_agent(build_ddpg(make_spec("continuous", obs_dim=1, action_dim=1), hidden=()))
     action = math.tanh(0.5 * 2.0 - 0.3)
     targets = [1.0 + 0.9 * (2.0 + 2 * action), 3.0]
@@ -118,6 +121,8 @@ def test_ddpg_target_and_loss_by_hand(make_spec: MakeSpec) -> None:
 
 @pytest.mark.parametrize("build_one", [build, build_ddpg])
 def test_a_target_has_the_shape_of_the_reward(make_spec: MakeSpec, build_one: Callable[..., AgentTD3]) -> None:
+    # Guards against: D1, a DDPG target of another shape than the reward, which broadcasts to every row against every
+    # target.
     agent, batch = build_one(make_spec("continuous")), fixed_batch()
     seen: list[Tensor] = []
 
@@ -133,6 +138,7 @@ def test_a_target_has_the_shape_of_the_reward(make_spec: MakeSpec, build_one: Ca
 
 
 def test_the_target_action_comes_from_the_target_actor(make_spec: MakeSpec) -> None:
+    # Guards against: D1b, a DDPG target action from the online actor.
     agent, batch = build_ddpg(make_spec("continuous")), fixed_batch()
     before = agent.next_value(batch.next_obs, torch.zeros(16, 2))
     with torch.no_grad():
@@ -148,6 +154,7 @@ def test_the_target_action_comes_from_the_target_actor(make_spec: MakeSpec) -> N
     [(1.0, 0.2), (-1.0, -0.2), (2.0, 0.3), (9.0, 0.3), (-9.0, -0.3), (0.0, 0.0)],
 )
 def test_smoothing_noise_is_scaled_and_clipped(make_spec: MakeSpec, noise: float, added: float) -> None:
+    # Guards against: T1, TD3 without target actor, clipped smoothing, delay or independent critics.
     agent = build(make_spec("continuous", obs_dim=1, action_dim=1), hidden=(), smooth_std=0.2, smooth_clip=0.3)
     linear_actor(agent.policy_target, 0.0, 0.1)
     linear_critic(agent.critic_target, [(0.0, 1.0, 0.0), (0.0, 1.0, 0.0)])  # says what the action was
@@ -277,6 +284,7 @@ def moves(agent: AgentTD3, updates: int) -> dict[str, list[bool]]:
 
 
 def test_td3_delays_the_actor_and_the_targets(make_spec: MakeSpec) -> None:
+    # Guards against: T1, TD3 without target actor, clipped smoothing, delay or independent critics.
     changed = moves(build(make_spec("continuous")), 6)
     assert changed["critic"] == [True] * 6
     assert changed["actor"] == [True, False] * 3
@@ -298,6 +306,7 @@ def test_ddpg_delays_nothing(make_spec: MakeSpec) -> None:
 
 @pytest.mark.parametrize("build_one", [build, build_ddpg])
 def test_both_targets_follow_by_tau(make_spec: MakeSpec, build_one: Callable[..., AgentTD3]) -> None:
+    # Guards against: T1, TD3 without target actor, clipped smoothing, delay or independent critics.
     agent = build_one(make_spec("continuous"), tau=0.1, lr=0.01)
     before = agent.target.flat.clone(), agent.actor_target.flat.clone()
     for _ in range(agent.config.target_interval):
@@ -320,6 +329,7 @@ def test_every_update_reports_the_latest_actor_step(make_spec: MakeSpec) -> None
 
 
 def test_the_critics_of_td3_are_independent(make_spec: MakeSpec) -> None:
+    # Guards against: T1, TD3 without target actor, clipped smoothing, delay or independent critics.
     agent, batch = build(make_spec("continuous"), actor_interval=1), fixed_batch()
     for p in agent.critic.parameters():
         assert p.shape[0] == 2 and not torch.equal(p[0], p[1])
@@ -391,7 +401,7 @@ def test_settings_are_checked() -> None:
 
 
 @pytest.mark.parametrize("name", ["td3", "ddpg"])
-@pytest.mark.parametrize("env", ["Pendulum-v1", "TensorPendulum", "Hopper-v5"])
+@pytest.mark.parametrize("env", ["Pendulum-v1", "TensorPendulum", "Pusher-v5"])
 def test_tuned_settings_make_a_config(name: str, env: str) -> None:
     config, _ = resolve_config(name, env)
     assert RunConfig.from_yaml(config.to_yaml()) == config
@@ -449,6 +459,7 @@ def test_ornstein_uhlenbeck_noise_has_its_autocorrelation() -> None:
 
 
 def test_ornstein_uhlenbeck_noise_by_hand() -> None:
+    # Guards against: N1, Ornstein-Uhlenbeck noise that is selected and not used.
     policy = still_policy(action_dim=2, noise="ou", noise_std=0.1)
     x = noise_of(policy, 3, 4, stream(5))
     g = stream(5)
@@ -516,6 +527,7 @@ def test_random_actions_until_learning_starts(make_spec: MakeSpec) -> None:
 
 
 def test_the_agents_noise_settings_reach_the_policy_that_travels(make_spec: MakeSpec) -> None:
+    # Guards against: N1, Ornstein-Uhlenbeck noise that is selected and not used.
     agent = build(make_spec("continuous"), noise="ou", noise_std=0.37)
     policy = agent.policy_spec.build()
     assert isinstance(policy, DeterministicPolicy)
@@ -587,6 +599,7 @@ def increments(worker: Worker) -> Tensor:
 
 
 def test_a_worker_resets_the_noise_of_a_lane_at_an_episodes_end() -> None:
+    # Guards against: N1, Ornstein-Uhlenbeck noise that is selected and not used.
     every = [(t, n) for t in range(40) for n in range(3)]
     fresh = increments(Worker(ending_env({"truncated": every}), OU_SPEC, seed=3))
     ends = {"terminated": [(9, 0)], "truncated": [(24, 2)]}

@@ -82,6 +82,7 @@ def pairs(episodes: Episodes) -> list[tuple[float, int]]:
 
 
 def test_episode_returns_and_lengths_across_fragments() -> None:
+    # Guards against: R8, a logged training return that is a log-probability.
     # Lane 0: 1 2 | 3 4 5 | 6 with ends after the second step (MDP) and the fifth (cut).   Lane 1: 10 20 30 40 | 50 60.
     worker = scripted([[1, 2, 3, 4, 5, 6], [10, 20, 30, 40, 50, 60]], [(1, 0)], [(4, 0), (3, 1)])
     first = worker.sample(weights(), 3, 0).episodes
@@ -154,6 +155,7 @@ def test_rows_of_a_rollout_fit_together() -> None:
 
 @pytest.mark.parametrize(("env_id", "num_envs"), [("TensorCartPole", 5), ("TensorPendulum", 5), ("CartPole-v1", 2)])
 def test_stored_log_probs_equal_recomputed_ones(env_id: str, num_envs: int) -> None:
+    # Guards against: P8, stored log-probabilities that are not those of the policy that acted.
     env = make_env(env_id, num_envs)
     kind = "categorical" if env.spec.action.kind == "discrete" else "gaussian"
     sizes = {"obs_dim": env.spec.obs_dim, "action_dim": env.spec.action_dim, "normalize_obs": True}
@@ -198,6 +200,7 @@ def test_an_episode_that_restarts_on_resume_starts_its_return_anew() -> None:
 
 
 def test_slot_groups_see_different_streams() -> None:
+    # Guards against: R6, randomness that the one seed does not fix, or workers and lanes that share a stream.
     spec = PolicySpec("categorical", {"obs_dim": 4, "action_dim": 2, "hidden": (4,)})
     flat = Weights(0, spec.build().to_flat())
     rollouts = [
@@ -224,6 +227,7 @@ def learner_and_worker(agent: str, config: AgentConfig, env_id: str, num_envs: i
 @pytest.mark.parametrize("updates_per_step", [1.0, 0.25, 0.1])
 def test_updates_per_environment_step_are_constant(horizon: int, num_envs: int, updates_per_step: float) -> None:
     """Whatever is in the buffer: the ratio holds from the first update to the last, after the ring is full too."""
+    # Guards against: U1, a number of updates that grows with the buffer.
     config = DQNConfig(
         hidden=(4,),
         batch_size=2,
@@ -285,6 +289,7 @@ def test_reward_scale_is_for_learning_and_not_for_reporting() -> None:
 
 
 def test_a_replay_agent_normalises_observations() -> None:
+    # Guards against: P6, observation normalisation that is dead, partial or lost on resume.
     config = DQNConfig(hidden=(4,), buffer_size=100, normalize_obs=True)
     learner, worker = learner_and_worker("dqn", config, "TensorCartPole", 2)
     fragment = worker.sample(learner.weights(), 30, 0)
@@ -297,6 +302,8 @@ def test_a_replay_agent_normalises_observations() -> None:
 
 @pytest.mark.parametrize("agent", agent_names())
 def test_learner_continues_from_its_state(agent: str, hash_state: Callable[[Any], str]) -> None:
+    # Guards against: R2, a resumed run that differs from an uninterrupted one, or an optimiser that holds dead
+    # parameters.
     env_id = "TensorCartPole" if "discrete" in find_agent(agent).agent.actions else "TensorPendulum"
     kind = find_agent(agent).config
     small: dict[str, Any] = {"hidden": (4,), "normalize_obs": True, "lr_schedule": "linear", "batch_size": 8}
