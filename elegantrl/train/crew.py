@@ -10,11 +10,13 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..config import ExecuteConfig
 from ..errors import RoleDied, RoleTimedOut
@@ -43,6 +45,10 @@ class Host:
     build: Callable[[], Any]
     groups: range
     handle: Handle
+    first_job: int = 0
+    """The first of the answered calls that a successor must repeat."""
+    seen: list[Tensor] = field(default_factory=list)
+    """For each group, the observations [N, O] after the last of these calls: a repetition must end there too."""
 
 
 @dataclass(slots=True)
@@ -110,12 +116,12 @@ class Crew:
         if len(self.answered) >= SNAPSHOT_CALLS or (self.answered and waited > SNAPSHOT_SECONDS):
             self.state_dict(outcome)
         job = (self.weights, horizon, seq)
-        fragments: list[Fragment] = []
-        for part in self.ask_all("sample", *job, steps=horizon * self.lanes, outcome=outcome):
-            fragments += part
+        parts: list[list[Fragment]] = self.ask_all("sample", *job, steps=horizon * self.lanes, outcome=outcome)
         if self.executor.isolates:
             self.answered.append(job)
-        return fragments
+            for host, part in zip(self.hosts, parts, strict=True):
+                host.seen = last_observations(part)
+        return [fragment for part in parts for fragment in part]
 
     def state_dict(self, outcome: Outcome) -> dict[str, State]:
         """A part of a commit for each group: how the groups are shared out is no part of it."""
@@ -138,6 +144,8 @@ class Crew:
             self.snapshot = copy.deepcopy(parts)
             self.snapshot_time = time.monotonic()
             self.answered = []
+            for host in self.hosts:
+                host.first_job = 0
 
     def take_cut(self) -> list[np.ndarray] | None:
         """For each group, the lanes [N] whose newest transition has no successor; None if no episode was lost."""
@@ -179,12 +187,21 @@ class Crew:
         # The streams of a host that begins anew must not repeat those of the run's beginning.
         seed = derive_seed(self.seed, "restart", self.losses.restarts) if begin_anew else self.seed
         self.ask(host, "start", self.policy_spec, seed)
-        if begin_anew or any(lanes.any() for lanes in self.ask(host, "load_state_dict", parts_of(host, self.snapshot))):
+        if begin_anew or not self.catch_up(host):
             self.cut |= set(host.groups)
             self.losses.episodes_lost += self.lanes * len(host.groups)
-            return
-        for job in self.answered:
-            self.ask(host, "sample", *job)
+            # From here on this host has a past of its own.
+            self.snapshot |= copy.deepcopy(self.ask(host, "state_dict"))
+            host.first_job = len(self.answered)
+
+    def catch_up(self, host: Host) -> bool:
+        """Bring a new host to where the old one was; whether it got there."""
+        if any(lanes.any() for lanes in self.ask(host, "load_state_dict", parts_of(host, self.snapshot))):
+            return False
+        fragments: list[Fragment] = []
+        for job in self.answered[host.first_job :]:
+            fragments = self.ask(host, "sample", *job)
+        return not fragments or all(map(torch.equal, last_observations(fragments), host.seen))
 
     def ask(self, host: Host, method: str, *args: Any) -> Any:
         return host.handle.call(method, *args, timeout=self.timeout).result()
@@ -204,6 +221,11 @@ class Crew:
             except (RoleDied, RoleTimedOut) as death:
                 is_dead = True
                 self.forgive(f"evaluator: {death}")
+
+
+def last_observations(fragments: list[Fragment]) -> list[Tensor]:
+    """For each group what its lanes saw last [N, O], as a copy."""
+    return [fragment.rollout.next_obs[-1].clone() for fragment in fragments]
 
 
 def plain_outcome(future: Future, who: str) -> Any:

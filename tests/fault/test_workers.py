@@ -154,6 +154,33 @@ def test_episodes_that_cannot_be_restored_are_cut(run_quietly: Run, load_commit:
     assert cuts in ([(69, lane) for lane in range(4)], [(69, lane) for lane in range(4, 8)])
 
 
+class Moody(Faulty):
+    """Another course in every process: nothing that was lived through can be repeated. The second lives longer."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.at_step = 23 if len(list(self.folder.iterdir())) == 2 else 43
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return obs + os.getpid() % 1000 * 1e-3, *rest
+
+
+def test_a_past_that_cannot_be_repeated_is_cut_off(run_quietly: Run, load_commit: LoadCommit, tmp_path: Path) -> None:
+    """Twice: the second successor must not go back behind the cut of the first."""
+    bullets = load(tmp_path / "bullets", 2)
+    settings = arguments(bullets, "SIGKILL", 23, "Pendulum-v1", **REPLAY)
+    settings |= {"num_workers": 1, "num_groups": 1, "num_envs": 1, "max_steps": 100}
+    settings["env"] = partial(Moody, **settings["env"].keywords)
+    run = run_quietly("sac", run_dir=tmp_path / "run", **settings)
+    assert (run.summary["restarts"], run.summary["episodes_lost"]) == (2, 2)
+    replay = load_commit(tmp_path / "run")["learner"]["replay"]
+    first, second = replay["truncated"].nonzero()[:, 0].tolist()
+    assert first == 19 < second and second % 5 == 4  # the last rows of fragments
+    jumps = (replay["obs"][1:, 0] - replay["next_obs"][:-1, 0]).abs().amax(-1).nonzero()[:, 0].tolist()
+    assert jumps == [first, second]  # rows fit together everywhere else
+
+
 def test_a_worker_that_always_dies_ends_the_run(run_quietly: Run, tmp_path: Path) -> None:
     bullets = load(tmp_path / "bullets", 100)
     settings = arguments(bullets, "SIGKILL", 5, "CartPole-v1", **ON_POLICY, max_restarts=2) | {"num_workers": 1}
