@@ -23,12 +23,14 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
 from common import RESULTS, environment, write_json
 from references import SOURCES, published
 from rich.console import Console
 from rich.table import Table
 
 from elegantrl.train.plot import plot_overview, plot_runs
+from elegantrl.train.resolve import resolve_config
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "results.md"
 CURVES = RESULTS / "learning"
@@ -168,6 +170,7 @@ def run(task: Task, seed: int) -> dict[str, Any]:
     rows = [row for row in (run_dir / "metrics.jsonl").read_text().splitlines() if '"eval"' in row]
     (kept / "metrics.jsonl").write_text("\n".join(rows) + "\n")
     (kept / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    shutil.copy(run_dir / "config.yaml", kept)
     shutil.rmtree(run_dir)
     result = {
         name: summary[name] for name in ("env_steps", "wall_seconds", "stop_reason", "best_return", "final_return")
@@ -183,6 +186,22 @@ def passed(task: Task, runs: Runs) -> bool:
     if len(scores) < task.seeds or any(r["env_steps"] > task.max_steps * 1.02 for r in runs):
         return False
     return (min(scores) if task.every_seed else statistics.fmean(scores)) >= task.threshold
+
+
+def settings_changed(task: Task) -> bool:
+    """Whether the library ships other settings for this pair than those its runs had; later options do not count."""
+    now = resolve_config(task.agent, task.env)[0].to_dict()
+    del now["train"]["seed"]
+    if now["train"]["target_return"] is None:  # a run takes that of the environment and writes it down
+        del now["train"]["target_return"]
+    for path in task.all_kept():
+        written = path / "config.yaml"
+        then = yaml.safe_load(written.read_text()) if written.exists() else {}
+        for section in ("agent", "env", "train", "eval"):
+            had = then.get(section, {})
+            if any(had.get(name, value) != value for name, value in now[section].items()):
+                return True
+    return False
 
 
 def show(results: dict[str, Any]) -> None:
@@ -235,7 +254,8 @@ settings were chosen while looking at such runs. Scores are means over seeds, \u
 A bar asks *every* seed, or the *mean* over seeds, for a fresh score within a number of environment steps. Runs stop as
 soon as they reach their target: steps (least and most over seeds) are what it took, and more steps might give more.
 Published scores belong to the end of a fixed budget, named behind the @. Seconds are the mean wall time of a run with
-one thread, on a shared machine with other work on it.
+one thread, on a shared machine with other work on it. Rows marked (old) were measured with settings that have since
+changed.
 """
 
 
@@ -283,7 +303,7 @@ def table_row(task: Task, runs: Runs) -> str:
         spread([r["best_return"] for r in runs]),
         f"{spread(fresh)} ({min(fresh):.1f})",
         f"{'every' if task.every_seed else 'mean'} >= {task.threshold:g} in {task.max_steps:,}",
-        ("**yes**" if passed(task, runs) else "no") if complete else "open",
+        (("**yes**" if passed(task, runs) else "no") if complete else "open") + " (old)" * settings_changed(task),
         f"{statistics.fmean(r['wall_seconds'] for r in runs):,.0f}",
         published(task.agent, task.env),
     ]

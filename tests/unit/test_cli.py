@@ -99,10 +99,10 @@ def test_train_leaves_a_complete_folder(cli: Cli, tmp_path: Path, agent: str) ->
 
 def test_general_settings_are_named_too(cli: Cli, quick: None, tmp_path: Path) -> None:
     outcome = cli(
-        "train", "ppo", "MountainCar-v0", "--run-dir", tmp_path / "run", *SMALL, "--eval.max-episode-steps", 20
+        "train", "a2c", "MountainCar-v0", "--run-dir", tmp_path / "run", *SMALL, "--eval.max-episode-steps", 20
     )
     assert outcome.code == 0
-    assert "8 environments; general settings of ppo (no tuned ones for MountainCar-v0)" in outcome.out
+    assert "16 environments; general settings of a2c (no tuned ones for MountainCar-v0)" in outcome.out
 
 
 def test_a_run_without_a_folder_gets_one(

@@ -65,6 +65,22 @@ def test_a_row_says_it_all(learning: ModuleType) -> None:
     assert (one[2], one[3], one[6], one[8]) == ("1 of 3", "500", "-120.0 (-120.0)", "open")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "mark"),
+    [("lr", 1e-3, ""), ("lr", 0.5, " (old)"), ("horizon", 64, " (old)"), ("long_gone", 1, "")],
+)
+def test_a_row_measured_with_other_settings_is_marked(learning: ModuleType, name: str, value: float, mark: str) -> None:
+    task = learning.Task("ppo", "CartPole-v1", 475, 100_000, 2)
+    then = learning.resolve_config("ppo", "CartPole-v1", {"train": {"seed": 1}})[0].to_dict()
+    then["agent"][name] = value
+    then["train"]["target_return"] = 475.0  # the environment's, which a run fills in
+    del then["agent"]["layer_norm"], then["eval"]  # what was not written down or did not exist is no difference
+    task.kept(0).mkdir(parents=True)  # holds no settings: nothing can be said
+    task.kept(1).mkdir(parents=True)
+    (task.kept(1) / "config.yaml").write_text(learning.yaml.safe_dump(then))
+    assert learning.table_row(task, [result(480.0), result(490.0)]).split(" | ")[8] == "**yes**" + mark
+
+
 def test_references_name_their_source_and_the_task_they_are_for(learning: ModuleType) -> None:
     import references
 
