@@ -26,9 +26,20 @@ from elegantrl.train.plot import plot_runs
 
 ENV, STEPS, SEEDS = "HalfCheetah-v5", 15_000, 3
 SAME = ["--max-steps", "15000", "--target-return", "inf", "--eval.interval", "2500", "--eval.episodes", "20"]
-SIDES = {
+SIDES: dict[str, list[str]] = {
     "redq": [],  # our settings for this task
-    "sac": ["--agent.hidden", "128", "128", "--agent.learning-starts", "1000"],  # those of REDQ, but 1 update per step
+    # Those of REDQ, but two critics and one update per step.
+    "sac": [
+        "--agent.hidden",
+        "128",
+        "128",
+        "--agent.learning-starts",
+        "1000",
+        "--agent.lr",
+        "0.001",
+        "--agent.alpha-init",
+        "0.2",
+    ],
 }
 
 
