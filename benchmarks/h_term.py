@@ -5,9 +5,8 @@
     python benchmarks/h_term.py --table               # no runs, only table and picture
 
 Every run trains for the same number of environment steps without an early stop, and its last policy is scored, not its
-best one. Settings are our tuned ones for the task; Stable-Baselines3 gets the same numbers, with its own running
-normalisation of observations and rewards in place of ours of observations and values. Results accumulate in
-results/h_term.json after every run.
+best one. Settings are our tuned ones for the task; Stable-Baselines3 gets the same numbers, and normalises rewards where
+we scale values. Results accumulate in results/h_term.json after every run.
 """
 
 from __future__ import annotations
@@ -109,8 +108,10 @@ def train_sb3(env: str, seed: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     sections = find_recipe("ppo", env).sections
     config, num_envs = PPOConfig(**sections["agent"]), sections["env"]["num_envs"]
-    envs = VecNormalize(DummyVecEnv([lambda: gymnasium.make(env)] * num_envs), gamma=config.gamma)
-    judge = VecNormalize(DummyVecEnv([lambda: gymnasium.make(env)]), training=False, norm_reward=False)
+    makers = [lambda: gymnasium.make(env)] * num_envs
+    norm_obs, norm_reward = config.normalize_obs, config.normalize_value
+    envs = VecNormalize(DummyVecEnv(makers), norm_obs=norm_obs, norm_reward=norm_reward, gamma=config.gamma)
+    judge = VecNormalize(DummyVecEnv(makers[:1]), training=False, norm_obs=norm_obs, norm_reward=False)
     activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[config.activation]
     total = config.schedule_steps
     model = PPO(
@@ -126,7 +127,8 @@ def train_sb3(env: str, seed: int) -> dict[str, Any]:
         start = time.perf_counter()
         model.learn(part * (index + 1) - model.num_timesteps, reset_num_timesteps=index == 0)
         seconds += time.perf_counter() - start
-        judge.obs_rms = envs.obs_rms
+        if norm_obs:
+            judge.obs_rms = envs.obs_rms
         judge.seed(10_000 + seed)
         mean, _ = evaluate_policy(model, judge, EPISODES)
         steps.append(model.num_timesteps)
