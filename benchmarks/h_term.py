@@ -5,8 +5,8 @@
     python benchmarks/h_term.py --table               # no runs, only table and picture
 
 Every run trains for the same number of environment steps without an early stop, and its last policy is scored, not its
-best one. Settings are our tuned ones for the task; Stable-Baselines3 gets the same numbers, and normalises rewards where
-we scale values. Results accumulate in results/h_term.json after every run.
+best one. Settings are our tuned ones for the task; Stable-Baselines3 gets the same numbers, and normalises rewards
+where we scale values. Results accumulate in results/h_term.json after every run.
 """
 
 from __future__ import annotations
