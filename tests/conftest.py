@@ -26,6 +26,7 @@ from elegantrl.types import ActionSpec, EnvSpec, Rollout
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
+    torch.manual_seed(0)  # weights that a test does not choose are the same in every order of tests
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
