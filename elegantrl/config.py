@@ -17,6 +17,7 @@ import cattrs
 import yaml
 
 from .agents.base import AgentConfig
+from .agents.off_policy import ReplayConfig
 from .errors import ConfigError, did_you_mean
 from .registry import find_agent
 from .settings import Section, setting
@@ -89,6 +90,12 @@ class ExecuteConfig(Section):
     """Act and evaluate in this process, or in processes of their own."""
     num_workers: int = setting(1, ge=1)
     """Workers that share the groups of environments."""
+    max_lag: int = setting(0, ge=0)
+    """Updates by which the policy that acts may be older than the one that learns; above 0 workers act while the
+    learner learns."""
+    sync_frac: float = setting(1.0, gt=0.0, le=1.0)
+    """Share of the workers that the learner waits for; below 1 a slow one holds nobody up, and results depend on
+    timing."""
     role_timeout: float = setting(1800.0, gt=0.0)
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
     max_restarts: int = setting(10, ge=0)
@@ -145,6 +152,11 @@ class RunConfig:
                 f"execute.num_workers={workers} is more than the {groups} groups of environments to share out;"
                 f" use --num-workers {groups} or more groups"
             )
+        if self.execute.sync_frac < 1.0 and isinstance(self.agent, ReplayConfig):
+            raise ConfigError(
+                f"execute.sync_frac={self.execute.sync_frac} is for agents that learn from fresh data; replay needs"
+                f" every group's data in order, so use --sync-frac 1 and --max-lag to let workers go ahead"
+            )
 
     @property
     def num_groups(self) -> int:
@@ -181,12 +193,15 @@ class RunConfig:
         data = RunConfig.from_dict(self.to_dict()).to_dict()  # 1 and 1.0 are the same setting
         data["train"] = {"seed": self.train.seed, "device": self.train.device, "num_threads": self.train.num_threads}
         data["env"]["num_groups"] = self.num_groups
-        return {name: data[name] for name in ("agent", "env", "train")}
+        data["execute"] = {name: data["execute"][name] for name in ("max_lag", "sync_frac")}
+        return {name: data[name] for name in ("agent", "env", "train", "execute")}
 
     def hash(self) -> str:
         identity = self.identity()
         if self.num_groups == 1:
             del identity["env"]["num_groups"]  # as it was before there were groups: those runs can still be resumed
+        if self.execute.max_lag == 0 and self.execute.sync_frac == 1.0:
+            del identity["execute"]  # likewise
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
