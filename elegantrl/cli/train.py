@@ -49,6 +49,8 @@ class Flags:
     """Act and evaluate in this process, or in processes of their own; the results are the same."""
     num_workers: int
     """Workers that share the groups of environments."""
+    num_learners: int
+    """0: learn in this process; R: in R processes of their own, which average their gradients."""
     role_timeout: float
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
     max_restarts: int
