@@ -14,12 +14,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..errors import PeersLost
+
 PATIENCE_SECONDS = 30.0
 """How long a rank waits for the others, to meet or in the middle of a step, before it gives them up."""
 
 
 def meet(path: str, rank: int, size: int, device: torch.device) -> Any:
     """The group of ``size`` ranks that are given the same ``path``, as soon as all are there."""
+    try:
+        return _meet(path, rank, size, device)
+    except RuntimeError as error:
+        text = " ".join(str(error).split())
+        raise PeersLost(
+            f"learner {rank} of {size} waited {PATIENCE_SECONDS:g} s in vain for the others: {text}"
+        ) from error
+
+
+def _meet(path: str, rank: int, size: int, device: torch.device) -> Any:
     patience = timedelta(seconds=PATIENCE_SECONDS)
     store = dist.FileStore(path, size)  # type: ignore[attr-defined]
     store.set_timeout(patience)
