@@ -39,7 +39,7 @@ from .store import Commit, Store, write_atomic
 from .supervisor import Display, Supervisor
 from .trained import TrainedPolicy, load_config, save_best
 
-PRELOAD = ("elegantrl.train.host", "elegantrl.train.evaluator", "elegantrl.envs")
+PRELOAD = ("elegantrl.train.host", "elegantrl.train.learner", "elegantrl.train.evaluator", "elegantrl.envs")
 """What every process of a run imports; the fork server does it once for all."""
 
 
@@ -117,7 +117,7 @@ def run_training(
         # Everything that may be refused is built before the first byte is written.
         crew = gather_crew(config, source, device, display, cleanup)
         spec = crew.env_spec
-        learners = hire_learner(config, spec, device, cleanup)
+        learners = hire_learners(config, spec, device, cleanup)
         policy_spec = learners.policy_spec()
         crew.start(policy_spec, config.train.seed, evaluator_builder(config, source, device, policy_spec))
         config = with_target(config, spec)
@@ -170,7 +170,7 @@ def gather_crew(
             f"an instance of {type(source).__name__} cannot be shared out among {config.num_groups} groups;"
             f" pass a class or a function that makes it"
         )
-    executor = open_executor(config, cleanup)
+    executor = open_executor(config, config.execute.executor == "process", cleanup)
     lanes = config.env.num_envs // config.num_groups
     make = partial(make_env, source, lanes, device=device, **config.env.kwargs)
     groups = share_out(config.num_groups, config.execute.num_workers)
@@ -179,16 +179,22 @@ def gather_crew(
     return Crew(executor, builds, groups, config.execute, display.message)
 
 
-def hire_learner(config: RunConfig, spec: EnvSpec, device: torch.device, cleanup: contextlib.ExitStack) -> Learners:
-    executor = open_executor(config, cleanup)
-    build = partial(Learner, config.agent_name, config.agent, spec, device, config.train.seed)
-    timeout = config.execute.role_timeout if executor.isolates else None
-    return Learners(executor, partial(settle_and, build, config.train.num_threads), timeout)
+def hire_learners(config: RunConfig, spec: EnvSpec, device: torch.device, cleanup: contextlib.ExitStack) -> Learners:
+    """One in this process, or as many in processes as the config says."""
+    ranks, in_processes = config.num_learners, config.execute.num_learners > 0
+    executor = open_executor(config, in_processes, cleanup)
+
+    def build(rank: int) -> Callable[[], Learner]:
+        make = partial(
+            Learner, config.agent_name, config.agent, spec, device, config.train.seed, rank=rank, num_learners=ranks
+        )
+        return partial(settle_and, make, config.train.num_threads)
+
+    return Learners(executor, build, ranks, config.num_groups, config.execute.role_timeout)
 
 
-def open_executor(config: RunConfig, cleanup: contextlib.ExitStack) -> Executor:
-    """Where roles live; a host may be so many answers ahead, and a snapshot is one more."""
-    in_processes = config.execute.executor == "process"
+def open_executor(config: RunConfig, in_processes: bool, cleanup: contextlib.ExitStack) -> Executor:
+    """Where roles live; a host may be so many answers ahead of its learner."""
     executor = ProcessExecutor(PRELOAD, config.execute.max_lag + 4) if in_processes else InlineExecutor()
     cleanup.callback(executor.close)
     return executor

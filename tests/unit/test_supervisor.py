@@ -60,7 +60,7 @@ class FakeWorker:
         return {"worker0": {}}
 
     def load_state_dict(self, parts: dict[str, State]) -> list[Any]:
-        return []
+        return [np.zeros(2, dtype=bool)]
 
     def close(self) -> None: ...
 
@@ -77,6 +77,9 @@ class FakeLearner:
         self.updates += 1
         self.on_update()
         return {"loss/policy": torch.tensor(self.loss)}
+
+    def learn(self, fragments: list[Fragment]) -> tuple[Metrics, Weights]:
+        return self.update(fragments), self.weights()
 
     def weights(self) -> Weights:
         return Weights(self.updates, torch.tensor([float(self.updates)]))
@@ -126,7 +129,7 @@ class Stage:
         self.evaluator = FakeEvaluator(self.scores)
         crew = Crew(executor, [lambda: self.worker], [range(1)])
         crew.start(PolicySpec("fake"), 0, lambda: self.evaluator)
-        learners = Learners(executor, lambda: self.learner)
+        learners = Learners(executor, lambda rank: lambda: self.learner)
         self.store = Store(self.folder)
         self.log = RunLog(self.folder, resume_step=0, tensorboard=False)
         self.supervisor = Supervisor(self.config, learners, crew, self.store, self.log, Silent(), {})
