@@ -164,13 +164,18 @@ class Supervisor:
     def run(self) -> str:
         """Train until there is a reason to stop; return it. A lost learner costs what came after the last commit."""
         self._started = time.monotonic()
+        reached: int | None = None
         while True:
             try:
-                if self.learners.executor.isolates and not self.state.env_steps:
+                if reached is not None:
+                    self.go_back(reached)
+                    reached = None
+                elif self.learners.executor.isolates and self.state.env_steps == 0:
                     self.commit()  # what a learner that dies early begins again from
                 return self.train()
             except LearnerLost as death:
-                self.recover(str(death))
+                reached = max(reached or 0, self.state.env_steps)
+                self.crew.forgive(f"learner: {death}")
 
     def train(self) -> str:
         speed = Speedometer(self.state.env_steps)
@@ -385,23 +390,19 @@ class Supervisor:
             self.look_at(self.evaluation)
         self.log.rewind(self.state.env_steps, self.evaluation.env_steps if self.evaluation else None)
 
-    def recover(self, death: str) -> None:
-        """A new learner in place of one that was lost: the run goes back to its last commit, everybody with it."""
-        self.crew.forgive(f"learner: {death}")
-        while True:
-            try:
-                self.learners.restart()
-                commit = self.store.latest_valid()
-                if commit is None:
-                    raise CheckpointError(f"{self.store.run_dir} holds no commit from which a new learner could start")
-                lost, seconds = self.state.env_steps - commit.step, self.seconds()
-                self.restore({part: commit.load(part) for part in commit.parts})
-                break
-            except LearnerLost as again:
-                self.crew.forgive(f"learner: {again}")
+    def go_back(self, reached: int) -> None:
+        """New learners in place of lost ones: the run continues from its last commit, everybody with them."""
+        seconds = self.seconds()
+        self.ask("restart")
+        commit = self.store.latest_valid()
+        if commit is not None:
+            self.restore({part: commit.load(part) for part in commit.parts})
+        elif reached > 0:  # before the first step a new learner is as good as the old one
+            raise CheckpointError(f"{self.store.run_dir} holds no commit from which a new learner could start")
         self._seconds_before, self._started = seconds, time.monotonic()
+        lost = reached - self.state.env_steps
         self.crew.losses.steps_lost += lost
-        self.display.message(f"a new learner goes on from {commit.id} at step {commit.step:,}; {lost:,} steps are lost")
+        self.display.message(f"a new learner goes on at step {self.state.env_steps:,}; {lost:,} steps are done again")
 
     # ---- talking to roles
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -18,12 +19,14 @@ from torch import Tensor
 
 from elegantrl.agents.averaging import Ranks
 from elegantrl.agents.ppo import PPOConfig
-from elegantrl.errors import NonFinite, PeersLost, RoleDied, RoleTimedOut
+from elegantrl.errors import NonFinite, PeersLost, RoleDied, RoleError, RoleTimedOut
 from elegantrl.execute.base import Executor
-from elegantrl.execute.process import ProcessExecutor
+from elegantrl.execute.process import ProcessExecutor, ProcessHandle
 from elegantrl.train import rendezvous
 from elegantrl.train.learner import Learner
 from elegantrl.train.learners import Learners
+from elegantrl.train.metrics import read_metrics
+from elegantrl.train.run import RunResult
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Metrics, Rollout
 
 CPU = torch.device("cpu")
@@ -177,3 +180,98 @@ def test_a_broken_collective_says_who_lost_whom() -> None:
     ranks.group = Broken()
     with pytest.raises(PeersLost, match="learner 1 of 3 lost touch with the others: Connection closed by peer"):
         ranks.average(torch.ones(2))
+
+
+# ---- whole runs
+
+
+RUN: dict[str, Any] = {
+    "seed": 5, "num_envs": 4, "num_groups": 2, "executor": "process", "num_workers": 2, "max_steps": 400,
+    "eval": {"interval": 10**6, "episodes": 2, "max_episode_steps": 40}, "checkpoint": {"interval": 160},
+}  # fmt: skip
+ON_POLICY: dict[str, Any] = {"hidden": [8], "horizon": 20, "batch_size": 16, "num_epochs": 1}
+REPLAY: dict[str, Any] = {"hidden": [8], "buffer_size": 300, "learning_starts": 30, "batch_size": 8, "horizon": 5}
+REPLAY |= {"updates_per_step": 0.2}
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, method: str, number: int, rank: int) -> list[int]:
+    """Have a rank killed before the given call of a method of ``Learners``; returns what was killed."""
+    original, calls, killed = getattr(Learners, method), itertools.count(1), list[int]()
+
+    def call(self: Learners, *args: Any) -> Any:
+        if next(calls) == number:
+            handle = self.handles[rank]
+            assert isinstance(handle, ProcessHandle)
+            killed.append(handle.process.pid)
+            handle.process.kill()
+        return original(self, *args)
+
+    monkeypatch.setattr(Learners, method, call)
+    return killed
+
+
+@pytest.mark.parametrize(
+    ("method", "number", "lost"),
+    [("update", 1, 80), ("update", 4, 160), ("state_dict", 1, 0), ("state_dict", 2, 160), ("state_dict", 4, 80)],
+)
+@pytest.mark.parametrize(("num_learners", "max_lag"), [(1, 0), (1, 1), (2, 0)])
+def test_a_run_that_lost_a_learner_equals_one_that_did_not(
+    run_quietly: Callable[..., RunResult],
+    load_commit: Callable[[Path], dict[str, Any]],
+    hash_state: Callable[[Any], str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    num_learners: int,
+    max_lag: int,
+    method: str,
+    number: int,
+    lost: int,
+) -> None:
+    settings = RUN | ON_POLICY | {"num_learners": num_learners, "max_lag": max_lag}
+    run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "sound", **settings)
+    killed = kill_at(monkeypatch, method, number, num_learners - 1)
+    run = run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "faulty", **settings)
+    assert len(killed) == 1 and run.summary["restarts"] == 1
+    assert run.summary["steps_lost"] == lost  # commits at 0, 160, 320 and the end; 80 steps per update
+    sound, faulty = load_commit(tmp_path / "sound"), load_commit(tmp_path / "faulty")
+    assert {name: hash_state(part) for name, part in faulty.items()} == {
+        name: hash_state(part) for name, part in sound.items()
+    }
+    steps = [row["env_steps"] for row in read_metrics(tmp_path / "faulty")]
+    assert steps == sorted(steps)  # what was done twice is in the log once
+    assert multiprocessing.active_children() == []
+
+
+def test_a_replay_buffer_comes_back_with_its_learner(
+    run_quietly: Callable[..., RunResult],
+    load_commit: Callable[[Path], dict[str, Any]],
+    hash_state: Callable[[Any], str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    settings = RUN | REPLAY | {"num_learners": 1, "max_lag": 1}
+    run_quietly("sac", "Pendulum-v1", run_dir=tmp_path / "sound", **settings)
+    kill_at(monkeypatch, "update", 14, 0)
+    run = run_quietly("sac", "Pendulum-v1", run_dir=tmp_path / "faulty", **settings)
+    assert run.summary["restarts"] == 1 and run.summary["steps_lost"] == 120
+    sound, faulty = load_commit(tmp_path / "sound"), load_commit(tmp_path / "faulty")
+    assert {name: hash_state(part) for name, part in faulty.items()} == {
+        name: hash_state(part) for name, part in sound.items()
+    }
+
+
+def test_a_learner_that_always_dies_ends_the_run(
+    run_quietly: Callable[..., RunResult], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    original = Learners.update
+
+    def update(self: Learners, fragments: Any) -> Any:
+        handle = self.handles[0]
+        assert isinstance(handle, ProcessHandle)
+        handle.process.kill()
+        return original(self, fragments)
+
+    monkeypatch.setattr(Learners, "update", update)
+    with pytest.raises(RoleError, match=r"learner: pid \d+ died of SIGKILL .*; the budget of 2 restarts"):
+        run_quietly("ppo", "CartPole-v1", run_dir=tmp_path, **RUN, **ON_POLICY, num_learners=1, max_restarts=2)
+    assert multiprocessing.active_children() == []

@@ -79,6 +79,7 @@ def arguments(folder: Path, fault: str, at_step: int, env_id: str, **more: Any) 
     return {"seed": 3, "max_steps": 800, "eval": evaluation, "env": env, **layout, **more}
 
 
+@pytest.mark.parametrize("max_lag", [0, 2])
 @pytest.mark.parametrize(
     ("agent", "env_id", "settings", "fault", "words"),
     [
@@ -98,11 +99,12 @@ def test_a_run_with_a_lost_worker_equals_one_without(
     settings: dict[str, Any],
     fault: str,
     words: str,
+    max_lag: int,
 ) -> None:
     hashes = []
     for name, bullets in (("sound", 0), ("faulty", 1)):
         listener = Listener()
-        more = {**settings, "role_timeout": 8.0 if fault == "hang" else 600.0}
+        more = {**settings, "max_lag": max_lag, "role_timeout": 8.0 if fault == "hang" else 600.0}
         bullets_left = load(tmp_path / f"{name}.bullets", bullets)
         run = run_quietly(
             agent,
