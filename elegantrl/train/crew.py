@@ -60,6 +60,8 @@ class Losses:
     """Environment steps of fragments that died with their host; at most one fragment for each death."""
     episodes_lost: int = 0
     """Open episodes that could not be continued."""
+    env_errors: int = 0
+    """Environments that were reset because they failed, and fragments that were rejected."""
 
 
 class Crew:
@@ -146,6 +148,10 @@ class Crew:
             self.answered = []
             for host in self.hosts:
                 host.first_job = 0
+
+    def worker_of(self, group: int) -> int:
+        """The number of the host that acts for a group."""
+        return next(i for i, host in enumerate(self.hosts) if group in host.groups)
 
     def take_cut(self) -> list[np.ndarray] | None:
         """For each group, the lanes [N] whose newest transition has no successor; None if no episode was lost."""

@@ -172,11 +172,17 @@ def gather_crew(
     executor = ProcessExecutor(PRELOAD) if config.execute.executor == "process" else InlineExecutor()
     cleanup.callback(executor.close)
     lanes = config.env.num_envs // config.num_groups
-    make = partial(make_env, source, lanes, device=device, **config.env.kwargs)
+    make = partial(make_group, source, lanes, device, config.env.kwargs)
     groups = share_out(config.num_groups, config.execute.num_workers)
-    hosts = [partial(WorkerHost, make, part, owns_envs=not is_instance(source)) for part in groups]
+    role = partial(WorkerHost, owns_envs=not is_instance(source), on_nonfinite=config.execute.on_nonfinite)
+    hosts = [partial(role, make, part) for part in groups]
     builds = [partial(settle_and, host, config.train.num_threads) for host in hosts]
     return Crew(executor, builds, groups, config.execute, display.message)
+
+
+def make_group(source: Any, lanes: int, device: torch.device, kwargs: dict[str, Any], group: int) -> VecEnv:
+    """The environments of one group; slots are numbered across all groups."""
+    return make_env(source, lanes, device=device, first_slot=group * lanes, **kwargs)
 
 
 def evaluator_builder(

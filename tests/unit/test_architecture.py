@@ -31,7 +31,7 @@ LAYERS = [
     {"agents"},
     {"registry", "config", "defaults"},
     {"train", "execute"},
-    {"cli", "compat", "__init__", "__main__"},
+    {"cli", "compat", "testing", "__init__", "__main__"},
 ]
 """From the ground up: a unit imports from its own layer and from those below."""
 
