@@ -35,7 +35,7 @@ class FaultEnv(gym.Wrapper[Any, Any, Any, Any]):
     nan_obs            an observation of NaNs
     inf_reward         an infinite reward
     bad_shape          an observation with a number too many
-    bad_dtype          an observation without numbers
+    bad_dtype          an observation of text
     bool_done_array    two flags instead of one
     hang               never returns
     slow               takes ``seconds`` longer
@@ -139,6 +139,6 @@ SPOILERS: dict[str, Callable[..., Any]] = {
     "nan_obs": lambda obs, *rest: (np.full_like(obs, np.nan), *rest),
     "inf_reward": lambda obs, reward, *rest: (obs, np.inf, *rest),
     "bad_shape": lambda obs, *rest: (np.append(obs, 0.0), *rest),
-    "bad_dtype": lambda obs, *rest: (np.full(np.shape(obs), None), *rest),
+    "bad_dtype": lambda obs, *rest: (np.full(np.shape(obs), "?"), *rest),
     "bool_done_array": lambda obs, reward, over, cut, info: (obs, reward, np.array([over, cut]), cut, info),
 }
