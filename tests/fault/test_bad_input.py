@@ -610,7 +610,7 @@ def test_a_picture_that_cannot_be_written(cli: Cli, run_dir: Path, tmp_path: Pat
 # ---- an environment that fails in the middle of a run
 
 FAULTS = {
-    Raises: f"worker 0 slot 0: RuntimeError: sensor lost at step 55 ({__file__}:",
+    Raises: f"worker 0 slot 0: RuntimeError: sensor lost at step 56 ({__file__}:",
     NanObs: f"{HERE}:NanObs gave a non-finite observation in lane 0 (step 0 of fragment 12)",
     InfReward: f"{HERE}:InfReward gave a non-finite reward in lane 0 (step 0 of fragment 12)",
     OtherShape: "slot 0: ValueError: could not broadcast input array from shape (4,) into shape (3,) at step 55",

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 import elegantrl
+from elegantrl import failpoints
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainConfig
 from elegantrl.envs import CartPoleVecEnv
-from elegantrl.errors import CheckpointError, ConfigError, NonFinite, RoleError
+from elegantrl.errors import CheckpointError, ConfigError, NonFinite, RoleError, StorageError
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.registry import agent_names, find_agent
@@ -378,6 +379,29 @@ def test_weights_that_are_not_finite_are_never_committed(stage: MakeStage) -> No
     with pytest.raises(NonFinite, match="nothing was committed"):
         one.supervisor.run()
     assert Store(one.folder).ids() == []
+
+
+def test_a_full_disk_costs_a_warning_and_the_third_in_a_row_the_run(
+    stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = stage(interval=10**6, commit_every=20, max_steps=200)
+    said: list[str] = []
+    monkeypatch.setattr(one.supervisor.display, "message", said.append)
+
+    def room_again() -> None:
+        if one.learner.updates == 4:
+            monkeypatch.delitem(failpoints.ARMED, "commit.begin")
+        elif one.learner.updates in (2, 5):
+            monkeypatch.setitem(failpoints.ARMED, "commit.begin", "enospc")
+
+    one.learner.on_update = room_again
+    with pytest.raises(StorageError, match="commit c-000000000140 failed"):
+        one.supervisor.run()
+    # Two in a row are forgiven, a commit that succeeds starts the count anew, and what was committed stays.
+    assert [text.split()[1] for text in said] == [f"c-{step:012}" for step in (40, 60, 100, 120)]
+    assert all("training goes on with the commit before" in text for text in said)
+    commit = Store(one.folder).latest_valid()
+    assert commit is not None and commit.step == 80
 
 
 # ---- whole runs
