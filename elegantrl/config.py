@@ -103,7 +103,9 @@ class ExecuteConfig(Section):
     role_timeout: float = setting(1800.0, gt=0.0)
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
     max_restarts: int = setting(10, ge=0)
-    """Restarts of processes within 10 minutes before the run gives up."""
+    """Restarts of processes, and likewise faults of environments, within 10 minutes before the run gives up."""
+    on_nonfinite: Literal["reject", "stop"] = "reject"
+    """At a NaN or infinity from an environment, take other steps in place of the fragment, or stop the run."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)

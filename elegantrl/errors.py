@@ -60,6 +60,19 @@ class StorageError(ElegantRLError, OSError):
     exit_code = 5
 
 
+def in_words(error: BaseException) -> str:
+    """``ValueError: its text`` in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def innermost_line(error: BaseException) -> str:
+    """``file:line`` where an error was raised, if it was."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else ""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``did you mean 'x'?`` with the nearest known names first, or all names if none is near."""
     names = {n.lower(): n for n in sorted(known, reverse=True)}

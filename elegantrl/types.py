@@ -99,6 +99,15 @@ class Episodes(NamedTuple):
     lengths: np.ndarray  # [K] int64
 
 
+class Fault(NamedTuple):
+    """Something that went wrong in a lane, which was reset for it."""
+
+    lane: int
+    what: str
+    where: str = ""  # file:line
+    step: int = 0  # within its fragment
+
+
 class Fragment(NamedTuple):
     """A rollout with its address: which lanes, which call, which policy."""
 
@@ -107,6 +116,9 @@ class Fragment(NamedTuple):
     version: int
     rollout: Rollout
     episodes: Episodes
+    faults: tuple[Fault, ...] = ()
+    steps_lost: int = 0
+    """Steps that were thrown away before these; if there are any, these do not follow the fragment before."""
 
 
 class Weights(NamedTuple):

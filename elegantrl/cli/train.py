@@ -60,7 +60,9 @@ class Flags:
     role_timeout: float
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
     max_restarts: int
-    """Restarts of processes within 10 minutes before the run gives up."""
+    """Restarts of processes, and likewise faults of environments, within 10 minutes before the run gives up."""
+    on_nonfinite: Literal["reject", "stop"]
+    """At a NaN or infinity from an environment, take other steps in place of the fragment, or stop the run."""
     max_steps: int
     """Stop after this many environment steps, counted over all environments."""
     max_seconds: float | None

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, SpecError
+from ..errors import CheckpointError, RoleError, SpecError, in_words, innermost_line
 from ..rng import derive_seed
-from ..types import EnvSpec, State, Step
+from ..types import EnvSpec, Fault, State, Step
 from .spaces import ActionCodec, ObsCodec, to_device
 from .vec_env import Exactness, VecEnv
 
@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 
 MAX_LOG_STEPS = 100_000
 """Vector steps of actions kept for replay; an episode that is older restarts on resume."""
+
+MAX_RESETS = 10
+"""Resets of a lane in a row that may fail in the middle of a run."""
 
 
 class GymVecEnv(VecEnv):
@@ -66,14 +69,14 @@ class GymVecEnv(VecEnv):
         self._log: deque[Any] = deque(maxlen=MAX_LOG_STEPS)
         self._episode = [0] * self.spec.num_envs
         self._started = [0] * self.spec.num_envs
-        self._last_obs: Tensor | None = None
+        self._frame: Any = None  # what each lane saw last, as its environment gave it
 
     def reset(self, seed: int) -> Tensor:
         self._restart(seed)
         frame = self._obs.empty(self.spec.num_envs)
         for lane in range(self.spec.num_envs):
             frame[lane] = self._begin(lane)
-        return self._see(self._tensor(self._obs.encode(frame)))
+        return self._see(frame)
 
     def step(self, action: Tensor) -> Step:
         moves = self._action.decode(action)
@@ -81,43 +84,69 @@ class GymVecEnv(VecEnv):
         self._num_steps += 1
         num_envs = self.spec.num_envs
         frame, reward = self._obs.empty(num_envs), np.empty(num_envs, dtype=np.float32)
-        over, cut = [False] * num_envs, [False] * num_envs
+        ended: dict[int, bool] = {}  # lane -> whether the MDP ended
         for lane, env_step in enumerate(self._step_fns):
-            result = env_step(moves[lane])
-            if len(result) != 5:
-                result = self._five(result)
-            frame[lane], reward[lane], over[lane], cut[lane], _ = result
-        next_obs = self._tensor(self._obs.encode(frame))
-        if not (any(over) or any(cut)):  # as most steps: nothing to begin, and the flags need not be made anew
-            return Step(self._see(next_obs), self._tensor(reward), self._nowhere, self._nowhere, next_obs)
-        terminated = np.array(over, dtype=np.bool_)
-        truncated = np.array(cut, dtype=np.bool_) & ~terminated
-        obs = self._begin_ended(frame, np.flatnonzero(terminated | truncated).tolist())
+            try:
+                result = env_step(moves[lane])
+                if len(result) != 5:
+                    result = self._five(result)
+                frame[lane], reward[lane], over, cut, _ = result
+                if over or cut:
+                    ended[lane] = bool(over)
+            except Exception as error:
+                if self.faults is None or isinstance(error, SpecError):
+                    raise
+                self.faults.append(_fault(lane, error))
+                frame[lane], reward[lane], ended[lane] = self._frame[lane], 0.0, False
+        next_obs = self._see(frame)
         tensor = self._tensor
-        return Step(self._see(obs), tensor(reward), tensor(terminated), tensor(truncated), next_obs)
+        if not ended:  # as most steps: nothing to begin, and the flags need not be made anew
+            return Step(next_obs, tensor(reward), self._nowhere, self._nowhere, next_obs)
+        terminated, truncated = np.zeros((2, num_envs), dtype=np.bool_)
+        for lane, over in ended.items():
+            (terminated if over else truncated)[lane] = True
+        return Step(self._begin_next(list(ended)), tensor(reward), tensor(terminated), tensor(truncated), next_obs)
 
-    def _begin_ended(self, frame: Any, ended: list[int]) -> Tensor:
-        frame = frame.copy()
-        for lane in ended:
-            self._episode[lane] += 1
+    def reset_lanes(self, lanes: Tensor) -> Tensor:
+        return self._begin_next(lanes.nonzero().squeeze(1).tolist())
+
+    def _begin_next(self, lanes: list[int]) -> Tensor:
+        """Begin the next episode of some lanes; what all of them see then."""
+        frame = self._frame.copy()
+        for lane in lanes:
             self._started[lane] = self._num_steps
-            frame[lane] = self._begin(lane)
-        for _ in range(min(self._started) - (self._num_steps - len(self._log))):
+            frame[lane] = self._begin_patiently(lane)
+        for _ in range(min(self._started) - self._log_start):
             self._log.popleft()
-        return self._tensor(self._obs.encode(frame))
+        return self._see(frame)
+
+    def _begin_patiently(self, lane: int) -> Any:
+        """The first observation of the next episode that can be begun."""
+        for _ in range(MAX_RESETS):
+            self._episode[lane] += 1
+            try:
+                return self._begin(lane)
+            except SpecError as error:
+                if self.faults is None:
+                    raise
+                fault = _fault(lane, error.__cause__ or error)
+                self.faults.append(fault)
+        raise RoleError(
+            f"environment {self.spec.name!r}: {MAX_RESETS} resets in a row failed, the last with {fault.what}"
+            f" ({fault.where})"
+        )
 
     def _begin(self, lane: int) -> Any:
         seed = derive_seed(self._seed, "episode", lane, self._episode[lane]) & 0x7FFF_FFFF
         try:
             first = self._reset_fns[lane](seed)
         except Exception as error:
-            text = " ".join(str(error).split())
-            raise SpecError(f"environment {self.spec.name!r}: reset fails: {type(error).__name__}: {text}") from error
+            raise SpecError(f"environment {self.spec.name!r}: reset fails: {in_words(error)}") from error
         return self._obs.check(first)
 
-    def _see(self, obs: Tensor) -> Tensor:
-        self._last_obs = obs
-        return obs
+    def _see(self, frame: Any) -> Tensor:
+        self._frame = frame
+        return self._tensor(self._obs.encode(frame))
 
     def _five(self, result: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(result) != 4:
@@ -138,13 +167,13 @@ class GymVecEnv(VecEnv):
         return self._num_steps - len(self._log)
 
     def state_dict(self) -> State:
-        if self._last_obs is None:
+        if self._frame is None:
             raise CheckpointError(f"environment {self.spec.name!r} has no state before its first reset; call reset")
         moves = list(self._log)
         return {
             "seed": self._seed,
             "episode": torch.tensor(self._episode),
-            "obs": self._last_obs,
+            "obs": self._tensor(self._obs.encode(self._frame)),
             "actions": {str(lane): self._open_actions(lane, moves) for lane in range(self.spec.num_envs)},
         }
 
@@ -180,21 +209,24 @@ class GymVecEnv(VecEnv):
                 MAX_LOG_STEPS,
             )
         self._restore_log([history or [] for history in histories])
-        return self._see(self._tensor(self._obs.encode(frame)))
+        return self._see(frame)
 
     def _replay(self, lane: int, actions: Tensor | None, expected: Any) -> tuple[Any, list[Any] | None]:
         """The lane's observation and the actions that led to it, or None if the episode begins anew."""
         history: list[Any] = [] if actions is None else list(actions.cpu().numpy())
         frame = self._obs.empty(1)
         frame[0] = self._begin(lane)
-        for move in history:
-            result = self._step_fns[lane](move)
-            frame[0], _, over, cut, _ = result if len(result) == 5 else self._five(result)
-            if over or cut:
-                break
-        else:
-            if actions is not None and np.array_equal(self._obs.encode(frame)[0], expected):
-                return frame[0], history
+        try:
+            for move in history:
+                result = self._step_fns[lane](move)
+                frame[0], _, over, cut, _ = result if len(result) == 5 else self._five(result)
+                if over or cut:
+                    break
+            else:
+                if actions is not None and np.array_equal(self._obs.encode(frame)[0], expected):
+                    return frame[0], history
+        except Exception:  # it did not fail the first time, so it is no replay
+            log.debug("environment %r fails when replayed", self.spec.name, exc_info=True)
         self._deterministic = self._deterministic and actions is None
         return self._begin(lane), None
 
@@ -210,6 +242,10 @@ class GymVecEnv(VecEnv):
         for env in self.envs:
             if hasattr(env, "close"):
                 env.close()
+
+
+def _fault(lane: int, error: BaseException) -> Fault:
+    return Fault(lane, in_words(error), innermost_line(error))
 
 
 def lanes_of(env: Any, num_envs: int, name: str) -> list[Any]:

@@ -50,8 +50,13 @@ def env_names() -> list[tuple[str, str]]:
     return names
 
 
-def make_env(env: Any, num_envs: int = 1, *, device: torch.device | str = "cpu", **kwargs: Any) -> VecEnv:
+def make_env(
+    env: Any, num_envs: int = 1, *, device: torch.device | str = "cpu", first_slot: int | None = None, **kwargs: Any
+) -> VecEnv:
     """``env`` as a ``VecEnv`` of ``num_envs`` lanes; ``kwargs`` go to whatever constructs it.
+
+    A class or function that takes ``slot`` is told which environment of the run it makes, counted from ``first_slot``;
+    those of an evaluation have no number.
 
     ``env`` is a registered name, a Gymnasium id, ``envpool:ID``, ``module.path:attribute``, a class, a function, or an
     instance of ``gymnasium.Env``, ``gymnasium.vector.VectorEnv`` or ``VecEnv``.
@@ -59,39 +64,46 @@ def make_env(env: Any, num_envs: int = 1, *, device: torch.device | str = "cpu",
     if num_envs < 1:
         raise ConfigError(f"num_envs={num_envs} is too small; an environment has at least 1 lane")
     if isinstance(env, str):
-        return _make_named(env, num_envs, device, kwargs)
+        return _make_named(env, num_envs, device, first_slot, kwargs)
     if isinstance(env, type) or (callable(env) and not hasattr(env, "step")):
-        return _make_called(env, getattr(env, "__name__", type(env).__name__), num_envs, device, kwargs)
+        return _make_called(env, getattr(env, "__name__", type(env).__name__), num_envs, device, first_slot, kwargs)
     if kwargs:
         raise ConfigError(f"settings {sorted(kwargs)} come too late for an instance; pass its class instead")
     return _adapt(env, None, num_envs, device, lambda: lanes_of(env, num_envs, type(env).__name__))
 
 
-def _make_named(name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any]) -> VecEnv:
+def _make_named(
+    name: str, num_envs: int, device: torch.device | str, first_slot: int | None, kwargs: dict[str, Any]
+) -> VecEnv:
     if name in _factories:
-        return _make_called(_factories[name], name, num_envs, device, kwargs)
+        return _make_called(_factories[name], name, num_envs, device, first_slot, kwargs)
     if name.startswith("envpool:"):
         return EnvPoolVecEnv(name.removeprefix("envpool:"), num_envs, device, **kwargs)
     module_name, _, attribute = name.rpartition(":")
     if module_name:
         module = _imported(module_name, name)
         if attribute not in gym.registry:
-            return _make_called(_attribute(module, attribute, name), name, num_envs, device, kwargs)
+            return _make_called(_attribute(module, attribute, name), name, num_envs, device, first_slot, kwargs)
     return _make_gymnasium(_gymnasium_spec(attribute), num_envs, device, kwargs)
 
 
 def _make_called(
-    factory: Callable[..., Any], name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any]
+    factory: Callable[..., Any],
+    name: str,
+    num_envs: int,
+    device: torch.device | str,
+    first_slot: int | None,
+    kwargs: dict[str, Any],
 ) -> VecEnv:
     """Call ``factory`` with the lanes and the device if it takes them, else once per lane."""
-    offered = {"num_envs": num_envs, "device": device}
+    offered, taken = {"num_envs": num_envs, "device": device}, _parameters(factory)
     if not (isinstance(factory, type) and issubclass(factory, VecEnv)):
-        taken = _parameters(factory)
         offered = {key: value for key, value in offered.items() if key in taken}
 
-    def call() -> Any:
+    def call(lane: int) -> Any:
+        slot = {} if first_slot is None or "slot" not in taken else {"slot": first_slot + lane}
         try:
-            return factory(**offered, **kwargs)
+            return factory(**(slot | offered | kwargs))
         except ElegantRLError:
             raise
         except TypeError as error:
@@ -103,8 +115,8 @@ def _make_called(
                 f"environment {name!r} cannot be made: {type(error).__name__}: {_one_line(error)}"
             ) from error
 
-    first = call()
-    return _adapt(first, name, num_envs, device, lambda: [first, *(call() for _ in range(num_envs - 1))])
+    first = call(0)
+    return _adapt(first, name, num_envs, device, lambda: [first, *map(call, range(1, num_envs))])
 
 
 def _adapt(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import SpecError
 from ..rng import torch_stream
-from ..types import EnvSpec, State, Step
+from ..types import EnvSpec, Fault, State, Step
 
 Exactness = Literal["exact", "replayed", "episode"]
 """How much of an open episode survives a resume: its whole state, a verified replay of it, or nothing."""
@@ -29,6 +29,10 @@ class VecEnv(ABC):
 
     spec: EnvSpec
     device: torch.device
+    faults: list[Fault] | None = None
+    """Set to a list, an environment whose lanes can be treated alone raises nothing in ``step``: a lane that fails is
+    reset, its episode ends as truncated with reward 0 and the last observation as successor, and its fault is noted
+    here for whoever steps to take away."""
 
     @abstractmethod
     def reset(self, seed: int) -> Tensor:
@@ -40,6 +44,13 @@ class VecEnv(ABC):
 
         Continuous actions mean [-1, 1]; values outside are clipped, since a Gaussian policy may exceed them.
         """
+
+    def reset_lanes(self, lanes: Tensor) -> Tensor | None:
+        """Begin new episodes where ``lanes`` [N] is true; return the observations [N, O] the policy sees now.
+
+        None if lanes cannot be treated alone.
+        """
+        return None
 
     @abstractmethod
     def state_dict(self) -> State:

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from ..errors import innermost_line
+
 
 class Future(ABC):
     """The outcome of one call on a role."""
@@ -84,7 +86,4 @@ def where_raised(error: BaseException) -> str:
     """``file:line`` of the innermost frame, in whichever process that was."""
     if isinstance(error.__cause__, RemoteTraceback):
         return error.__cause__.where
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else ""
+    return innermost_line(error)

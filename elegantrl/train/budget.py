@@ -1,4 +1,4 @@
-"""How often a run forgives: restarts within a sliding window, each after a longer pause than the one before."""
+"""How often a run forgives: so many times within a sliding window, each after a longer pause than the one before."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class RestartBudget:
         limit: int,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        of: str = "restarts",
     ):
-        self.limit, self._clock, self._sleep = limit, clock, sleep
+        self.limit, self.of, self._clock, self._sleep = limit, of, clock, sleep
         self._spent: deque[float] = deque()
 
     def spend(self, why: str) -> str:
@@ -30,7 +31,7 @@ class RestartBudget:
             self._spent.popleft()
         if len(self._spent) >= self.limit:
             raise RoleError(
-                f"{why}; the budget of {self.limit} restarts within {WINDOW_SECONDS / 60:g} minutes is spent:"
+                f"{why}; the budget of {self.limit} {self.of} within {WINDOW_SECONDS / 60:g} minutes is spent:"
                 f" fix the cause and resume the last commit, or raise --max-restarts"
             )
         self._spent.append(self._clock())

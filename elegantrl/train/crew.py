@@ -31,7 +31,7 @@ from ..execute.base import Executor, Future, Handle, Ref
 from ..execute.inline import InlineFuture
 from ..nets.policies import PolicySpec
 from ..rng import derive_seed
-from ..types import EnvSpec, Episodes, Fragment, Rollout, State, Weights
+from ..types import EnvSpec, Episodes, Fault, Fragment, Rollout, State, Weights
 from .budget import RestartBudget
 from .evaluator import Score
 from .host import part_name
@@ -91,6 +91,8 @@ class Losses:
     """Open episodes that could not be continued."""
     steps_stale: int = 0
     """Environment steps that came too late to be learned from."""
+    env_errors: int = 0
+    """Environments that were reset because they failed, and fragments that were rejected."""
 
 
 class Crew:
@@ -188,6 +190,10 @@ class Crew:
             self.cut |= set(host.groups)
             return []
         return fresh
+
+    def worker_of(self, group: int) -> int:
+        """The number of the host that acts for a group."""
+        return next(i for i, host in enumerate(self.hosts) if group in host.groups)
 
     def take_cut(self) -> list[np.ndarray] | None:
         """For each group, the lanes [N] whose newest transition has no successor; None if no episode was lost."""
@@ -387,14 +393,17 @@ def last_observations(fragments: list[Fragment]) -> list[Tensor]:
 def pack_fragment(fragment: Fragment) -> State:
     """A fragment as a part of a commit."""
     returns, lengths = map(torch.as_tensor, fragment.episodes)
-    address = {"slot_group": fragment.slot_group, "seq": fragment.seq, "version": fragment.version}
-    return {**address, **fragment.rollout._asdict(), "returns": returns, "lengths": lengths}
+    plain = {name: getattr(fragment, name) for name in ("slot_group", "seq", "version", "steps_lost")}
+    faults = [fault._asdict() for fault in fragment.faults]
+    return {**plain, **fragment.rollout._asdict(), "returns": returns, "lengths": lengths, "faults": faults}
 
 
 def unpack_fragment(state: State) -> Fragment:
     rollout = Rollout(**{name: state[name] for name in Rollout._fields})
     episodes = Episodes(state["returns"].numpy(), state["lengths"].numpy())
-    return Fragment(state["slot_group"], state["seq"], state["version"], rollout, episodes)
+    faults = tuple(Fault(**fault) for fault in state["faults"])
+    address = state["slot_group"], state["seq"], state["version"]
+    return Fragment(*address, rollout, episodes, faults, state["steps_lost"])
 
 
 def plain_outcome(future: Future, who: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -22,9 +23,16 @@ def part_name(group: int) -> str:
 class WorkerHost:
     """A worker per slot group. Environments come first: the policy's shape follows from theirs."""
 
-    def __init__(self, make: Callable[[], VecEnv], groups: Sequence[int], *, owns_envs: bool = True):
-        self.owns_envs = owns_envs
-        self.envs = {group: make() for group in groups}
+    def __init__(
+        self,
+        make: Callable[[int], VecEnv],
+        groups: Sequence[int],
+        *,
+        owns_envs: bool = True,
+        on_nonfinite: Literal["reject", "stop"] = "reject",
+    ):
+        self.owns_envs, self.on_nonfinite = owns_envs, on_nonfinite
+        self.envs = {group: make(group) for group in groups}
         self.workers: list[Worker] = []
 
     def env_spec(self) -> EnvSpec:
@@ -33,7 +41,8 @@ class WorkerHost:
 
     def start(self, policy_spec: PolicySpec, seed: int) -> None:
         self.workers = [
-            Worker(env, policy_spec, seed, group, owns_env=self.owns_envs) for group, env in self.envs.items()
+            Worker(env, policy_spec, seed, group, owns_env=self.owns_envs, on_nonfinite=self.on_nonfinite)
+            for group, env in self.envs.items()
         ]
 
     def exactness(self) -> str:
@@ -52,6 +61,7 @@ class WorkerHost:
         return [worker.load_state_dict(parts[part_name(worker.slot_group)]) for worker in self.workers]
 
     def close(self) -> None:
-        if self.owns_envs:
-            for env in self.envs.values():
+        for env in self.envs.values():
+            env.faults = None  # whoever made it may step it again, and wants to know
+            if self.owns_envs:
                 env.close()

@@ -172,9 +172,10 @@ def gather_crew(
         )
     executor = open_executor(config, config.execute.executor == "process", cleanup)
     lanes = config.env.num_envs // config.num_groups
-    make = partial(make_env, source, lanes, device=device, **config.env.kwargs)
+    make = partial(make_group, source, lanes, device, config.env.kwargs)
     groups = share_out(config.num_groups, config.execute.num_workers)
-    hosts = [partial(WorkerHost, make, part, owns_envs=not is_instance(source)) for part in groups]
+    role = partial(WorkerHost, owns_envs=not is_instance(source), on_nonfinite=config.execute.on_nonfinite)
+    hosts = [partial(role, make, part) for part in groups]
     builds = [partial(settle_and, host, config.train.num_threads) for host in hosts]
     return Crew(executor, builds, groups, config.execute, display.message)
 
@@ -198,6 +199,11 @@ def open_executor(config: RunConfig, in_processes: bool, cleanup: contextlib.Exi
     executor = ProcessExecutor(PRELOAD, config.execute.max_lag + 4) if in_processes else InlineExecutor()
     cleanup.callback(executor.close)
     return executor
+
+
+def make_group(source: Any, lanes: int, device: torch.device, kwargs: dict[str, Any], group: int) -> VecEnv:
+    """The environments of one group; slots are numbered across all groups."""
+    return make_env(source, lanes, device=device, first_slot=group * lanes, **kwargs)
 
 
 def evaluator_builder(

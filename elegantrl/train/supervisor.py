@@ -18,7 +18,8 @@ from ..errors import CheckpointError, ElegantRLError, NonFinite, RoleDied, RoleE
 from ..execute.base import Future, where_raised
 from ..rng import derive_seed
 from ..types import Fragment, Metrics, State, Weights
-from .crew import Crew
+from .budget import RestartBudget
+from .crew import Crew, Losses
 from .evaluator import Score
 from .learners import Learners
 from .metrics import RunLog
@@ -154,6 +155,8 @@ class Supervisor:
         self.stop_request: str | None = None
         self._seconds_before = 0.0
         self._failed_commits = 0
+        # Without pauses: an environment is reset before anybody hears of it.
+        self.env_budget = RestartBudget(config.execute.max_restarts, sleep=lambda _: None, of="environment faults")
 
     def request_stop(self, reason: str) -> None:
         """Stop at the next iteration boundary; safe to call from a signal handler."""
@@ -226,14 +229,30 @@ class Supervisor:
     def collect(self) -> list[Fragment]:
         """Fragments for one update; workers go on with the next while the learner learns from these."""
         fragments, self.state.seq = self.crew.sample(self.config.agent.horizon, self.state.seq, self.outcome)
+        for fragment in fragments:
+            self.note_faults(fragment)
         self.end_lost_episodes()
         for fragment in fragments:
-            check_finite(fragment, self.config.env.id)
             self.state.env_steps += fragment.rollout.reward.numel()
             self.state.episodes += len(fragment.episodes.returns)
             self.state.recent_returns.extend(fragment.episodes.returns[-RECENT_EPISODES:].tolist())
         self.age = self.weights.version - min(fragment.version for fragment in fragments)
         return fragments
+
+    def note_faults(self, fragment: Fragment) -> None:
+        """Forgive what went wrong in environments, as long as the budget lasts; count it and say it."""
+        losses, group = self.crew.losses, fragment.slot_group
+        if fragment.steps_lost:
+            losses.steps_lost += fragment.steps_lost
+            self.crew.cut.add(group)
+        for fault in fragment.faults:
+            slot = group * self.crew.lanes + fault.lane
+            step = fragment.seq * len(fragment.rollout.reward) + fault.step + 1
+            text = f"worker {self.crew.worker_of(group)} slot {slot}: {fault.what} at step {step}"
+            text += f" ({fault.where})" if fault.where else ", fragment rejected"  # only what was raised has a place
+            spent = self.env_budget.spend(f"{text} in {self.config.env.id}")
+            losses.env_errors += 1
+            self.display.message(f"{text}; slot reset ({spent} within 10 minutes)")
 
     def end_lost_episodes(self) -> None:
         """Before new data come in: what was seen last of an episode that is lost has no successor."""
@@ -343,7 +362,7 @@ class Supervisor:
         if self.crew.executor.isolates:
             row |= {"pipeline/policy_age": self.age, "pipeline/queue_depth": self.crew.num_ready()}
             row |= {f"waiting/{role}": share for role, share in waited.items()}
-        if any(asdict(self.crew.losses).values()):
+        if self.crew.losses != Losses():
             row |= {f"faults/{name}": value for name, value in asdict(self.crew.losses).items()}
         self.log.log(row | values, self.state.env_steps)
         self.display.progress(self.state, steps_per_second)
@@ -452,19 +471,3 @@ def host_floats(metrics: Metrics) -> dict[str, float]:
     if not metrics:
         return {}
     return dict(zip(metrics, torch.stack([m.detach().float() for m in metrics.values()]).tolist(), strict=True))
-
-
-def check_finite(fragment: Fragment, env_id: str) -> None:
-    """Refuse a fragment with a NaN or an infinity before it reaches a buffer or a normaliser."""
-    rollout = fragment.rollout
-    # A sum is finite only if all its terms are: two reductions and one host read per fragment.
-    if bool((rollout.reward.sum() + rollout.next_obs.sum()).isfinite()):
-        return
-    for name, x in (("reward", rollout.reward), ("observation", rollout.next_obs)):
-        bad = (~x.isfinite()).nonzero()
-        if len(bad):
-            t, lane = bad[0, 0].item(), bad[0, 1].item()
-            raise NonFinite(
-                f"{env_id} gave a non-finite {name} in lane {lane} (step {t} of fragment {fragment.seq});"
-                f" fix the environment and resume"
-            )

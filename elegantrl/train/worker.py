@@ -5,22 +5,39 @@ Axes: T rollout steps, N lanes, K finished episodes.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..envs.vec_env import VecEnv
-from ..nets.policies import FlatPolicy, PolicySpec
+from ..errors import NonFinite
+from ..nets.policies import FlatPolicy, Policy, PolicySpec
 from ..rng import derive_seed, torch_stream
-from ..types import Episodes, Fragment, Rollout, State, Weights
+from ..types import Episodes, Fault, Fragment, Rollout, State, Weights
 
 NO_EPISODES = Episodes(np.empty(0), np.empty(0, dtype=np.int64))
+
+MAX_REJECTED = 10
+"""Fragments in a row that may be rejected."""
 
 
 class Worker:
     """Steps one group of environment slots with whatever weights it is handed."""
 
-    def __init__(self, env: VecEnv, policy_spec: PolicySpec, seed: int, slot_group: int = 0, *, owns_env: bool = True):
+    def __init__(
+        self,
+        env: VecEnv,
+        policy_spec: PolicySpec,
+        seed: int,
+        slot_group: int = 0,
+        *,
+        owns_env: bool = True,
+        on_nonfinite: Literal["reject", "stop"] = "reject",
+    ):
         self.env, self.slot_group, self.owns_env = env, slot_group, owns_env
+        self.on_nonfinite = on_nonfinite
         self.policy = FlatPolicy(policy_spec, env.device)
         self.generator = torch_stream(seed, "act", slot_group, device=env.device)
         with torch.inference_mode():
@@ -28,21 +45,52 @@ class Worker:
         # Return and length of each open episode.
         self.open_return = np.zeros(env.spec.num_envs)
         self.open_length = np.zeros(env.spec.num_envs, dtype=np.int64)
+        env.faults = []  # only now: what fails before the first step is refused
 
     def exactness(self) -> str:
         """What a resume restores of this worker's open episodes."""
         return self.env.exactness
 
     def sample(self, weights: Weights, horizon: int, seq: int) -> Fragment:
-        """Take ``horizon`` steps in every lane with the given weights."""
-        policy, env, generator = self.policy.load(weights.flat), self.env, self.generator
-        obs, rows = self.obs, []
+        """Take ``horizon`` steps in every lane with the given weights.
+
+        Steps among which a NaN or an infinity is found are thrown away and others taken in their place.
+        """
+        policy = self.policy.load(weights.flat)
+        faults: list[Fault] = []
+        rejected = 0
+        while True:
+            rollout, raised = self.roll_out(policy, horizon)
+            nonfinite = find_nonfinite(rollout)
+            if nonfinite is None:
+                break
+            lanes = ~finite_steps(rollout).all(0)
+            rejected += 1
+            if self.on_nonfinite == "stop" or rejected > MAX_REJECTED or not self.reset_lanes(lanes, rollout):
+                raise NonFinite(
+                    f"{self.env.spec.name} gave a {nonfinite.what} in lane {nonfinite.lane} (step {nonfinite.step} of"
+                    f" fragment {seq}); fix the environment and resume"
+                )
+            # What an environment raises when it is acted in by a NaN is no further fault.
+            faults += [fault for fault in raised if not lanes[fault.lane]] + [nonfinite]
+        address, lost = (self.slot_group, seq, weights.version), rejected * rollout.reward.numel()
+        return Fragment(*address, rollout, self.finished_episodes(rollout), (*faults, *raised), lost)
+
+    def roll_out(self, policy: Policy, horizon: int) -> tuple[Rollout, list[Fault]]:
+        """The next steps of every lane, and what was raised in them."""
+        env, generator = self.env, self.generator
+        obs = self.obs
+        rows: list[tuple[Tensor, ...]] = []
+        raised: list[Fault] = []
         with torch.inference_mode():  # a tenth faster than no_grad; what is stacked outside are ordinary tensors again
             # Nothing but the actions is computed step by step: between two steps of an environment each of torch's
             # kernels is cold and takes several times as long as in a row of its like.
             for draw in policy.draw(horizon, env.spec.num_envs, generator):
                 action, out = policy.explore(obs, draw)
                 step = env.step(action)
+                if env.faults:
+                    raised += [fault._replace(step=len(rows)) for fault in env.faults]
+                    env.faults.clear()
                 rows.append((obs, action, step.reward, step.terminated, step.truncated, step.next_obs, out))
                 if policy.remembers:
                     policy.forget(step.terminated | step.truncated)
@@ -50,8 +98,22 @@ class Worker:
         self.obs = obs
         columns = [torch.stack(column) for column in zip(*rows, strict=True)]
         columns[-1] = policy.log_prob(out=columns[-1], action=columns[1])
-        rollout = Rollout(*columns)
-        return Fragment(self.slot_group, seq, weights.version, rollout, self.finished_episodes(rollout))
+        return Rollout(*columns), raised
+
+    def reset_lanes(self, lanes: Tensor, rollout: Rollout) -> bool:
+        """Begin new episodes in some lanes [N] after steps that nobody will see; whether that was possible."""
+        with torch.inference_mode():
+            obs = self.env.reset_lanes(lanes)
+        if obs is None:
+            return False
+        self.obs = obs
+        if self.policy.policy.remembers:
+            self.policy.policy.forget(lanes)
+        with np.errstate(invalid="ignore"):
+            self.finished_episodes(rollout)  # those of other lanes run on
+        self.open_return[lanes.numpy(force=True)] = 0.0
+        self.open_length[lanes.numpy(force=True)] = 0
+        return True
 
     def finished_episodes(self, rollout: Rollout) -> Episodes:
         """Returns and lengths of the episodes that ended here; open ones are carried to the next fragment."""
@@ -102,6 +164,25 @@ class Worker:
     def close(self) -> None:
         if self.owns_env:
             self.env.close()
+
+
+def find_nonfinite(rollout: Rollout) -> Fault | None:
+    """The first NaN or infinity among observations and rewards."""
+    # A sum is finite only if all its terms are: three reductions and one host read per fragment.
+    if bool((rollout.obs.sum() + rollout.next_obs.sum() + rollout.reward.sum()).isfinite()):
+        return None
+    bad = (~finite_steps(rollout)).nonzero()
+    if not len(bad):
+        return None
+    step, lane = bad[0].tolist()
+    name = "observation" if rollout.reward[step, lane].isfinite() else "reward"
+    return Fault(lane, f"non-finite {name}", step=step)
+
+
+def finite_steps(rollout: Rollout) -> Tensor:
+    """The steps [T, N] at which everything is a number."""
+    seen = rollout.obs.isfinite() & rollout.next_obs.isfinite()
+    return seen.all(-1) & rollout.reward.isfinite()
 
 
 def _differences(total: np.ndarray, first: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import gymnasium as gym
 import pytest
 
 from elegantrl.errors import ConfigError, RoleError
+from elegantrl.testing import FaultEnv
 from elegantrl.train.run import RunResult
 
 Run = Callable[..., RunResult]
@@ -100,24 +102,10 @@ def test_an_environment_that_cannot_travel_is_refused_in_one_sentence(run_quietl
     assert not list(tmp_path.iterdir()) and multiprocessing.active_children() == []
 
 
-class Raises(gym.Wrapper[Any, Any, Any, Any]):
-    """Fails in the middle of the run."""
-
-    def __init__(self) -> None:
-        super().__init__(gym.make("CartPole-v1"))
-        self.total = 0
-
-    def step(self, action: Any) -> Any:
-        self.total += 1
-        if self.total == 30:
-            raise ValueError("no more")
-        return super().step(action)
-
-
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_an_error_of_an_environment_reads_the_same_everywhere(run_quietly: Run, tmp_path: Path, executor: str) -> None:
-    with pytest.raises(
-        RoleError, match=r"^worker 0 failed at step 160 .*: ValueError: no more \(.*_layouts\.py:\d+\)$"
-    ):
-        run_quietly("ppo", Raises, run_dir=tmp_path, **arguments(ON_POLICY, executor, 2))
+    env = partial(FaultEnv, mode="raise", at_step=30, only_slots=range(8))  # not those of the evaluator
+    sentence = r"^worker 0 slot 2: ValueError: .* at step 30 \(.*testing\.py:\d+\) in .*; the budget of 2 environment "
+    with pytest.raises(RoleError, match=sentence):
+        run_quietly("ppo", env, run_dir=tmp_path, **arguments(ON_POLICY, executor, 2), max_restarts=2)
     assert multiprocessing.active_children() == []

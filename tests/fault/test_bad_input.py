@@ -610,10 +610,10 @@ def test_a_picture_that_cannot_be_written(cli: Cli, run_dir: Path, tmp_path: Pat
 # ---- an environment that fails in the middle of a run
 
 FAULTS = {
-    Raises: f"in {HERE}:Raises: RuntimeError: sensor lost ({__file__}:",
-    NanObs: f"{HERE}:NanObs gave a non-finite observation in lane 0 (step 1 of fragment 12)",
-    InfReward: f"{HERE}:InfReward gave a non-finite reward in lane 0 (step 1 of fragment 12)",
-    OtherShape: f"in {HERE}:OtherShape: ValueError: could not broadcast input array from shape (4,) into shape (3,)",
+    Raises: f"worker 0 slot 0: RuntimeError: sensor lost at step 56 ({__file__}:",
+    NanObs: f"{HERE}:NanObs gave a non-finite observation in lane 0 (step 0 of fragment 12)",
+    InfReward: f"{HERE}:InfReward gave a non-finite reward in lane 0 (step 0 of fragment 12)",
+    OtherShape: "slot 0: ValueError: could not broadcast input array from shape (4,) into shape (3,) at step 55",
 }
 
 
@@ -630,7 +630,7 @@ def test_a_fault_in_the_middle_of_a_run(
     monkeypatch.setattr(env, "fails_at", 50)
     outcome = train(cli, tmp_path / "run", env=name, max_steps=400)
     assert outcome.code == 3
-    assert FAULTS[env] in outcome.sentence
+    assert FAULTS[env] in outcome.sentence and name in outcome.sentence
     commit = Store(tmp_path / "run").latest_valid()
     assert commit is not None and commit.step == 96  # 12 fragments of 2 lanes and 4 steps
     assert all(x.isfinite().all() for x in load_commit(tmp_path / "run")["supervisor"].values() if torch.is_tensor(x))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import multiprocessing
 import os
-import signal
-import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,45 +14,17 @@ import gymnasium as gym
 import pytest
 
 from elegantrl.errors import RoleError
+from elegantrl.testing import FaultEnv
 from elegantrl.train.run import RunResult, Silent
 
 Run = Callable[..., RunResult]
 LoadCommit = Callable[[Path], dict[str, Any]]
 HashState = Callable[[Any], str]
 
-FAULTS: dict[str, Callable[[], Any]] = {
-    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "SIGSEGV": lambda: ctypes.string_at(0),
-    "exit 0": lambda: sys.exit(0),
-    "hang": lambda: threading.Event().wait(),
-}
 
-
-class Faulty(gym.Wrapper[Any, Any, Any, Any]):
-    """Dies at a step of its life, as long as there is a file left in a folder that says so."""
-
-    def __init__(self, env_id: str, folder: Path, fault: str, at_step: int):
-        super().__init__(gym.make(env_id))
-        self.folder, self.fault, self.at_step = folder, fault, at_step
-        self.total = 0
-
-    def step(self, action: Any) -> Any:
-        self.total += 1
-        if self.total == self.at_step:
-            for bullet in sorted(self.folder.iterdir())[:1]:
-                try:
-                    bullet.unlink()
-                except FileNotFoundError:  # another lane or process was quicker: only one dies of it
-                    continue
-                FAULTS[self.fault]()
-        return super().step(action)
-
-
-def load(folder: Path, bullets: int) -> Path:
-    folder.mkdir()
-    for i in range(bullets):
-        (folder / f"{i:03}").touch()
-    return folder
+def spent(folder: Path) -> int:
+    """How often the fault of a ``FaultEnv`` has shown."""
+    return len(list(folder.glob("*")))
 
 
 class Listener(Silent):
@@ -72,8 +40,8 @@ REPLAY: dict[str, Any] = {"hidden": [8], "buffer_size": 300, "learning_starts": 
 REPLAY |= {"updates_per_step": 0.2, "n_step": 3}
 
 
-def arguments(folder: Path, fault: str, at_step: int, env_id: str, **more: Any) -> dict[str, Any]:
-    env = partial(Faulty, env_id=env_id, folder=folder, fault=fault, at_step=at_step)
+def arguments(folder: Path, times: int, mode: str, at_step: int, env_id: str, **more: Any) -> dict[str, Any]:
+    env = partial(FaultEnv, env_id=env_id, mode=mode, at_step=at_step, once=folder, times=times)
     layout = {"executor": "process", "num_workers": 2, "num_groups": 4, "num_envs": 8}
     evaluation = {"interval": 10**6, "episodes": 2, "max_episode_steps": 40}
     return {"seed": 3, "max_steps": 800, "eval": evaluation, "env": env, **layout, **more}
@@ -81,12 +49,12 @@ def arguments(folder: Path, fault: str, at_step: int, env_id: str, **more: Any) 
 
 @pytest.mark.parametrize("max_lag", [0, 2])
 @pytest.mark.parametrize(
-    ("agent", "env_id", "settings", "fault", "words"),
+    ("agent", "env_id", "settings", "mode", "words"),
     [
-        ("ppo", "CartPole-v1", ON_POLICY, "SIGKILL", "died of SIGKILL before it answered sample"),
+        ("ppo", "CartPole-v1", ON_POLICY, "sigkill", "died of SIGKILL before it answered sample"),
         ("ppo", "CartPole-v1", ON_POLICY, "hang", "no answer to sample"),
-        ("sac", "Pendulum-v1", REPLAY, "SIGSEGV", "died of SIGSEGV before it answered sample"),
-        ("sac", "Pendulum-v1", REPLAY, "exit 0", "exited with code 0 before it answered sample"),
+        ("sac", "Pendulum-v1", REPLAY, "segv", "died of SIGSEGV before it answered sample"),
+        ("sac", "Pendulum-v1", REPLAY, "exit0", "exited with code 0 before it answered sample"),
     ],
 )
 def test_a_run_with_a_lost_worker_equals_one_without(
@@ -97,25 +65,25 @@ def test_a_run_with_a_lost_worker_equals_one_without(
     agent: str,
     env_id: str,
     settings: dict[str, Any],
-    fault: str,
+    mode: str,
     words: str,
     max_lag: int,
 ) -> None:
     hashes = []
-    for name, bullets in (("sound", 0), ("faulty", 1)):
+    for name, times in (("sound", 0), ("faulty", 1)):
         listener = Listener()
-        more = {**settings, "max_lag": max_lag, "role_timeout": 8.0 if fault == "hang" else 600.0}
-        bullets_left = load(tmp_path / f"{name}.bullets", bullets)
+        more = {**settings, "max_lag": max_lag, "role_timeout": 8.0 if mode == "hang" else 600.0}
+        faults = tmp_path / f"{name}.faults"
         run = run_quietly(
             agent,
             run_dir=tmp_path / name,
             display=listener,
-            **arguments(bullets_left, fault, 73, env_id, **more),
+            **arguments(faults, times, mode, 73, env_id, **more),
         )
-        assert not list(bullets_left.iterdir())
+        assert spent(faults) == times
         parts = load_commit(tmp_path / name)
         hashes.append({part: hash_state(state) for part, state in parts.items()})
-        assert run.summary["restarts"] == len(listener.said) == bullets
+        assert run.summary["restarts"] == len(listener.said) == times
         assert run.summary["episodes_lost"] == 0
     assert hashes[0] == hashes[1]
     assert words in listener.said[0] and "restarted (1 of 10 within 10 minutes)" in listener.said[0]
@@ -127,8 +95,7 @@ def test_a_run_with_a_lost_worker_equals_one_without(
 def test_a_worker_that_dies_again_at_the_same_place_begins_new_episodes(
     run_quietly: Run, load_commit: LoadCommit, tmp_path: Path
 ) -> None:
-    bullets = load(tmp_path / "bullets", 2)
-    settings = arguments(bullets, "SIGKILL", 73, "Pendulum-v1", **REPLAY)
+    settings = arguments(tmp_path / "faults", 2, "sigkill", 73, "Pendulum-v1", **REPLAY)
     # One lane: whoever dies is the one that dies again.
     settings |= {"num_workers": 1, "num_groups": 1, "num_envs": 1, "max_steps": 200}
     run = run_quietly("sac", run_dir=tmp_path / "run", **settings)
@@ -141,12 +108,11 @@ def test_a_worker_that_dies_again_at_the_same_place_begins_new_episodes(
 
 def foreign(num_envs: int, **faulty: Any) -> gym.vector.SyncVectorEnv:
     """A vector environment that cannot be restored: every resume begins new episodes."""
-    return gym.vector.SyncVectorEnv([partial(Faulty, **faulty)] * num_envs)
+    return gym.vector.SyncVectorEnv([partial(FaultEnv, **faulty)] * num_envs)
 
 
 def test_episodes_that_cannot_be_restored_are_cut(run_quietly: Run, load_commit: LoadCommit, tmp_path: Path) -> None:
-    bullets = load(tmp_path / "bullets", 1)
-    settings = arguments(bullets, "SIGKILL", 73, "Pendulum-v1", **REPLAY)
+    settings = arguments(tmp_path / "faults", 1, "sigkill", 73, "Pendulum-v1", **REPLAY)
     settings["env"] = partial(foreign, **settings["env"].keywords)
     run = run_quietly("sac", run_dir=tmp_path / "run", **settings)
     assert (run.summary["restarts"], run.summary["episodes_lost"]) == (1, 4)
@@ -156,12 +122,12 @@ def test_episodes_that_cannot_be_restored_are_cut(run_quietly: Run, load_commit:
     assert cuts in ([(69, lane) for lane in range(4)], [(69, lane) for lane in range(4, 8)])
 
 
-class Moody(Faulty):
+class Moody(FaultEnv):
     """Another course in every process: nothing that was lived through can be repeated. The second lives longer."""
 
     def __init__(self, **settings: Any):
         super().__init__(**settings)
-        self.at_step = 23 if len(list(self.folder.iterdir())) == 2 else 43
+        self.at_step = 43 if spent(settings["once"]) else 23
 
     def step(self, action: Any) -> Any:
         obs, *rest = super().step(action)
@@ -170,8 +136,7 @@ class Moody(Faulty):
 
 def test_a_past_that_cannot_be_repeated_is_cut_off(run_quietly: Run, load_commit: LoadCommit, tmp_path: Path) -> None:
     """Twice: the second successor must not go back behind the cut of the first."""
-    bullets = load(tmp_path / "bullets", 2)
-    settings = arguments(bullets, "SIGKILL", 23, "Pendulum-v1", **REPLAY)
+    settings = arguments(tmp_path / "faults", 2, "sigkill", 23, "Pendulum-v1", **REPLAY)
     settings |= {"num_workers": 1, "num_groups": 1, "num_envs": 1, "max_steps": 100}
     settings["env"] = partial(Moody, **settings["env"].keywords)
     run = run_quietly("sac", run_dir=tmp_path / "run", **settings)
@@ -184,11 +149,11 @@ def test_a_past_that_cannot_be_repeated_is_cut_off(run_quietly: Run, load_commit
 
 
 def test_a_worker_that_always_dies_ends_the_run(run_quietly: Run, tmp_path: Path) -> None:
-    bullets = load(tmp_path / "bullets", 100)
-    settings = arguments(bullets, "SIGKILL", 5, "CartPole-v1", **ON_POLICY, max_restarts=2) | {"num_workers": 1}
+    faults = tmp_path / "faults"
+    settings = arguments(faults, 100, "sigkill", 5, "CartPole-v1", **ON_POLICY, max_restarts=2) | {"num_workers": 1}
     with pytest.raises(RoleError, match=r"died of SIGKILL.*; the budget of 2 restarts within 10 minutes is spent"):
         run_quietly("ppo", run_dir=tmp_path / "run", **settings)
-    assert len(list(bullets.iterdir())) == 97
+    assert spent(faults) == 3
     assert multiprocessing.active_children() == []
 
 
@@ -196,13 +161,13 @@ def test_a_lost_evaluator_changes_no_score(
     run_quietly: Run, load_commit: LoadCommit, hash_state: HashState, tmp_path: Path
 ) -> None:
     hashes = []
-    for name, bullets in (("sound", 0), ("faulty", 1)):
+    for name, times in (("sound", 0), ("faulty", 1)):
         # Workers take 50 steps in each lane, the evaluator more.
-        settings = arguments(load(tmp_path / f"{name}.bullets", bullets), "SIGKILL", 60, "Pendulum-v1", **ON_POLICY)
+        settings = arguments(tmp_path / f"{name}.faults", times, "sigkill", 60, "Pendulum-v1", **ON_POLICY)
         settings |= {"max_steps": 400, "horizon": 50}
         settings["eval"] = {"interval": 10**6, "episodes": 2}
         run = run_quietly("ppo", run_dir=tmp_path / name, **settings)
-        assert run.summary["restarts"] == bullets
+        assert run.summary["restarts"] == times
         hashes.append(hash_state(load_commit(tmp_path / name)["supervisor"]))
     assert hashes[0] == hashes[1]
     assert json.loads((tmp_path / "faulty" / "summary.json").read_text())["steps_lost"] == 0

@@ -31,7 +31,7 @@ LAYERS = [
     {"agents"},
     {"registry", "config", "defaults"},
     {"train", "execute"},
-    {"cli", "compat", "__init__", "__main__"},
+    {"cli", "compat", "testing", "__init__", "__main__"},
 ]
 """From the ground up: a unit imports from its own layer and from those below."""
 
@@ -136,6 +136,15 @@ def test_nobody_changes_how_the_callers_processes_start(path: Path) -> None:
     assert "set_start_method" not in path.read_text()
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_decision_depends_on_the_calendar(path: Path) -> None:
+    """A clock that is set forward or back ends no run and stretches no time limit: only monotonic clocks are read."""
+    reads = (
+        r"\btime\.time\(|\bfrom time import\b|\bdatetime\.(datetime|date)\b|\bfrom datetime import (datetime|date)\b"
+    )
+    assert not re.search(reads, path.read_text())
+
+
 def test_a_worker_knows_no_agent() -> None:
     """Guards against: R9, workers that build critics and optimisers."""
     assert "agents" not in imported_units(ROOT / "train" / "worker.py")
@@ -231,6 +240,18 @@ def test_every_known_fault_has_its_tests() -> None:
                 listed |= {(match[1], file, name.strip()) for name in names.split(",")}
     assert len({row for row, _, _ in listed}) > 50
     assert listed == guarded_rows()
+
+
+def test_every_failure_names_tests_that_exist() -> None:
+    """The table of failures promises nothing that is not shown."""
+    rows = re.findall(r"^\| \d+ \|.*$", (PROJECT / "tests" / "failures.md").read_text(), re.MULTILINE)
+    assert len(rows) > 20
+    for row in rows:
+        shown = re.findall(r"`([^`]+\.py)` ([^`|;]+)", row.split("|")[3])
+        assert shown or "not yet" in row, row
+        for file, names in shown:
+            defined = re.findall(r"^def (test_\w+)", (PROJECT / "tests" / file).read_text(), re.MULTILINE)
+            assert set(re.findall(r"test_\w+", names)) <= set(defined), row
 
 
 def test_public_names_exist() -> None:

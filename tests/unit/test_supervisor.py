@@ -14,10 +14,11 @@ import pytest
 import torch
 
 import elegantrl
+from elegantrl import failpoints
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainConfig
 from elegantrl.envs import CartPoleVecEnv
-from elegantrl.errors import CheckpointError, ConfigError, NonFinite, RoleError
+from elegantrl.errors import CheckpointError, ConfigError, NonFinite, RoleError, StorageError
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.registry import agent_names, find_agent
@@ -41,7 +42,6 @@ class FakeWorker:
 
     def __init__(self) -> None:
         self.episode_return = 1.0
-        self.reward = 1.0
 
     def env_spec(self) -> EnvSpec:
         return EnvSpec("Fake", (1,), ActionSpec("discrete", 2), 2)
@@ -51,7 +51,7 @@ class FakeWorker:
     def sample(self, weights: Weights, horizon: int, seq: int) -> list[Fragment]:
         shape = (horizon, 2)
         obs, none = torch.zeros(*shape, 1), torch.zeros(shape, dtype=torch.bool)
-        reward = torch.full(shape, self.reward)
+        reward = torch.ones(shape)
         rollout = Rollout(obs, torch.zeros(shape, dtype=torch.int64), reward, none, none, obs, torch.zeros(shape))
         episodes = Episodes(torch.tensor([self.episode_return], dtype=torch.float64), torch.tensor([horizon]))
         return [Fragment(0, seq, weights.version, rollout, episodes)]
@@ -363,21 +363,6 @@ def test_steps_of_all_workers_count(stage: MakeStage) -> None:
     assert one.supervisor.state.episodes == 6
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_reward_that_is_not_finite_is_refused(stage: MakeStage, value: float) -> None:
-    one = stage()
-    one.worker.reward = value
-    with pytest.raises(NonFinite, match=r"Fake gave a non-finite reward in lane 0 \(step 0 of fragment 0\)"):
-        one.supervisor.run()
-    assert one.learner.updates == 0
-
-
-def test_large_finite_rewards_pass(stage: MakeStage) -> None:
-    one = stage(max_steps=20)
-    one.worker.reward = 3e38  # their sum overflows, none of them does
-    assert one.supervisor.run() == "max_steps"
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_with_the_last_good_commit(
     stage: MakeStage, load_commit: LoadCommit
 ) -> None:
@@ -398,6 +383,29 @@ def test_weights_that_are_not_finite_are_never_committed(stage: MakeStage) -> No
     with pytest.raises(NonFinite, match="nothing was committed"):
         one.supervisor.run()
     assert Store(one.folder).ids() == []
+
+
+def test_a_full_disk_costs_a_warning_and_the_third_in_a_row_the_run(
+    stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = stage(interval=10**6, commit_every=20, max_steps=200)
+    said: list[str] = []
+    monkeypatch.setattr(one.supervisor.display, "message", said.append)
+
+    def room_again() -> None:
+        if one.learner.updates == 4:
+            monkeypatch.delitem(failpoints.ARMED, "commit.begin")
+        elif one.learner.updates in (2, 5):
+            monkeypatch.setitem(failpoints.ARMED, "commit.begin", "enospc")
+
+    one.learner.on_update = room_again
+    with pytest.raises(StorageError, match="commit c-000000000140 failed"):
+        one.supervisor.run()
+    # Two in a row are forgiven, a commit that succeeds starts the count anew, and what was committed stays.
+    assert [text.split()[1] for text in said] == [f"c-{step:012}" for step in (40, 60, 100, 120)]
+    assert all("training goes on with the commit before" in text for text in said)
+    commit = Store(one.folder).latest_valid()
+    assert commit is not None and commit.step == 80
 
 
 # ---- whole runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from elegantrl.agents.dqn import DQNConfig
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.agents.sac import SACConfig
 from elegantrl.envs import VecEnv, make_env
+from elegantrl.errors import NonFinite
 from elegantrl.nets.policies import CategoricalPolicy, GaussianPolicy, PolicySpec
 from elegantrl.registry import agent_names, find_agent
 from elegantrl.train.learner import Learner
@@ -136,6 +138,18 @@ def test_episodes_equal_a_plain_loop(lanes: int, fragments: list[int], seed: int
         time += horizon
         assert sorted(found) == sorted(expected)
     assert list(zip(worker.open_return.tolist(), worker.open_length.tolist(), strict=True)) == opened
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_reward_that_is_not_finite_is_refused_where_lanes_cannot_be_reset(value: float) -> None:
+    worker = scripted([[1, value, 3]], [], [])
+    with pytest.raises(NonFinite, match=r"^Scripted gave a non-finite reward in lane 0 \(step 1 of fragment 7\); fix"):
+        worker.sample(weights(), 3, 7)
+
+
+def test_large_finite_rewards_pass() -> None:
+    worker = scripted([[3e38, 3e38]], [], [])  # their sum overflows, none of them does
+    assert worker.sample(weights(), 2, 0).faults == ()
 
 
 def test_rows_of_a_rollout_fit_together() -> None:

@@ -101,6 +101,10 @@ class TensorEnv(VecEnv):
             self._elapsed = elapsed.masked_fill(done, 0)
         return self.observe(self._state)
 
+    def reset_lanes(self, lanes: Tensor) -> Tensor:
+        assert self._state is not None, "reset comes before reset_lanes"
+        return self._restart(self._state, self._elapsed, lanes, self.observe(self._state))
+
     def state_dict(self) -> State:
         if self._state is None:
             raise CheckpointError(f"environment {self.spec.name!r} has no state before its first reset; call reset")
