@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -69,7 +69,8 @@ class Learner:
         self.version = 0
         self.replay: ReplayBuffer | None = None
         if self.agent.data == "replay":
-            self.replay = build_replay(cast(ReplayConfig, config), spec, device, self.averaging)
+            least = self.averaging.least if num_learners > 1 else None
+            self.replay = build_replay(cast(ReplayConfig, config), spec, device, least)
             stream = ("replay", rank) if rank else ("replay",)
             self.sampler = torch_stream(seed, *stream, device=device)
         self.trajectories: TrajectoryStore | None = None
@@ -194,11 +195,12 @@ class Learner:
         """Nothing to release; executors call it on every role."""
 
 
-def build_replay(config: ReplayConfig, spec: EnvSpec, device: torch.device, averaging: Solo) -> ReplayBuffer:
+def build_replay(
+    config: ReplayConfig, spec: EnvSpec, device: torch.device, least: Callable[[Tensor], Tensor] | None = None
+) -> ReplayBuffer:
     if not config.prioritized:
         return ReplayBuffer(config.buffer_size, spec, device)
     exponents = (config.priority_alpha, config.priority_beta)
-    least = averaging.least if averaging.size > 1 else None
     return PrioritizedReplay(config.buffer_size, spec, device, *exponents, least)
 
 

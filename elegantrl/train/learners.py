@@ -34,7 +34,8 @@ def part_of_rank(rank: int) -> str:
 class Learners:
     """All learners of a run. A call raises what a rank raised, or that it died or timed out, and never waits for ever.
 
-    ``build(rank)`` makes what makes the ``Learner`` of that rank.
+    ``build(rank)`` gives what makes the ``Learner`` of that rank, in whichever process that is; one in a process of its
+    own must be able to travel there.
     """
 
     def __init__(
@@ -61,16 +62,17 @@ class Learners:
     # ---- life
 
     def start(self) -> None:
+        """Bring all ranks to life and have them meet; ranks that cannot leave nobody behind."""
         ranks = range(len(self.groups))
         self.handles = self.executor.spawn_all([self.build(rank) for rank in ranks], self.timeout)
         if len(ranks) == 1:
             return
-        try:
-            with tempfile.TemporaryDirectory(prefix="elegantrl-") as folder:
+        with tempfile.TemporaryDirectory(prefix="elegantrl-") as folder:
+            try:
                 self.ask_all("join", *[(str(Path(folder) / "ranks"),) for _ in ranks])
-        except BaseException:
-            self.close()
-            raise
+            except BaseException:
+                self.close()  # before the folder goes, which a rank that still waits would write to
+                raise
 
     def restart(self) -> None:
         """End all ranks and begin anew, with fresh parameters and empty buffers."""

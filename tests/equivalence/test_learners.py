@@ -161,6 +161,15 @@ def test_statistics_are_those_of_all_ranks() -> None:
             torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize(("log_ratio", "stops"), [(1.0, False), (1.5, True)])
+def test_all_ranks_leave_out_the_same_epochs(log_ratio: float, stops: bool) -> None:
+    """Rank 1 alone is beyond the limit; what counts is the mean of both."""
+    ranks = pair("ppo", "discrete", {"target_kl": 0.5})
+    metrics = [{"log_ratio": torch.full((4,), value)} for value in (0.0, log_ratio)]
+    agents: list[Any] = [learner.agent for learner in ranks]
+    assert at_once(lambda rank: agents[rank].should_stop(metrics[rank])) == [stops, stops]
+
+
 def batch_of(kind: str, seed: int, rows: int = 16) -> Transition:
     g = torch.Generator().manual_seed(seed)
     obs, next_obs = torch.randn(2, rows, 3, generator=g)
