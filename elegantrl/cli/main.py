@@ -1,4 +1,4 @@
-"""``elegantrl``: train, eval, plot, envs, agents. Each command explains itself with ``--help``."""
+"""``elegantrl``: train, eval, plot, bench, envs, agents. Each command explains itself with ``--help``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ usage: elegantrl COMMAND ...
   train AGENT ENV    train an agent, e.g.  elegantrl train ppo CartPole-v1
   eval RUN           score the best policy of a run folder
   plot RUN...        draw learning curves
+  bench AGENT ENV    try layouts of processes and say which is fastest here
   envs               list environments
   agents             list agents
 
@@ -24,12 +25,13 @@ usage: elegantrl COMMAND ...
 
 def commands() -> dict[str, Callable[[list[str]], int]]:
     # Imported here so that `elegantrl --help` does not wait for torch.
-    from . import evaluate, lists, plot, train
+    from . import bench, evaluate, lists, plot, train
 
     return {
         "train": train.main,
         "eval": evaluate.main,
         "plot": plot.main,
+        "bench": bench.main,
         "envs": lists.envs_main,
         "agents": lists.agents_main,
     }

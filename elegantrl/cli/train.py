@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,11 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..agents.base import AgentConfig
+from ..agents.on_policy import OnPolicyConfig
 from ..config import CheckpointConfig, EnvConfig, EvalConfig, ExecuteConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
 from ..registry import find_agent
+from ..train.layout import pick_layout
 from ..train.resolve import resolve_config
 from ..train.run import RunResult, run_training
+from ..train.trained import load_config
 from .display import RunDisplay, Stdout
 from .parse import parse
 
@@ -32,6 +35,8 @@ usage: elegantrl train AGENT ENV [OPTIONS]
 
 RunDir = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
 Switch = tyro.conf.FlagCreatePairsOff[bool]
+ASYNC = """Let learner and workers go at their own speed: --max-lag 1 and, for agents that learn from fresh data,
+--sync-frac 0.5 and V-trace."""
 
 SIGNALS = {"interrupted": 130, "terminated": 143}
 """Exit codes of runs that a signal ended."""
@@ -45,8 +50,9 @@ class Flags:
     """Environments of the run."""
     num_groups: int | None
     """Groups of environments that are acted for together; None: one per worker."""
-    executor: Literal["inline", "process"]
-    """Act and evaluate in this process, or in processes of their own; the results are the same."""
+    executor: Literal["auto", "inline", "process"]
+    """Act and evaluate in this process, or in processes of their own; with the same groups of environments the results
+    are the same. `auto` picks what suits the environment and this machine, unless options below ask for processes."""
     num_workers: int
     """Workers that share the groups of environments."""
     num_learners: int
@@ -57,6 +63,7 @@ class Flags:
     sync_frac: float
     """Share of the workers that the learner waits for; below 1 a slow one holds nobody up, and results depend on
     timing."""
+    go_async: Annotated[Switch, tyro.conf.arg(name="async", help=ASYNC)] = False
     role_timeout: float
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
     max_restarts: int
@@ -115,8 +122,8 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"which environment? say for example: elegantrl train {argv[0]} CartPole-v1")
     if from_file:
         raise ConfigError("a config file names agent and environment itself; say elegantrl train --config FILE")
-    config, recipe, run_dir, resume = parse_run(argv[0], argv[1], argv[2:])
-    return run(config, recipe, run_dir, resume)
+    config, notes, run_dir, resume = parse_run(argv[0], argv[1], argv[2:])
+    return run(config, notes, run_dir, resume)
 
 
 def read_config(path: Path) -> RunConfig:
@@ -138,22 +145,55 @@ def parse_run(agent: str, env: str, argv: list[str]) -> tuple[RunConfig, str, Pa
     ]
     kind = make_dataclass("Flags", sections, bases=(Flags,), frozen=True, kw_only=True)
     kind.__doc__ = Flags.__doc__
-    short = {"num_envs": base.env.num_envs, "num_groups": base.env.num_groups}
+    short: dict[str, Any] = {"num_envs": base.env.num_envs, "num_groups": base.env.num_groups}
     short |= {f.name: getattr(section, f.name) for section in (base.train, base.execute) for f in fields(section)}
+    short["executor"] = "auto"
     default = kind(**short, **{name: value for name, _, value in sections})
     flags: Any = parse(kind, argv, f"elegantrl train {agent} {env}", default)
     assert isinstance(flags.agent, AgentConfig)
     kwargs = base.env.kwargs | parse_kwargs(flags.env_kwargs)
+    execute = {f.name: getattr(flags, f.name) for f in fields(ExecuteConfig)}
+    agent_config = flags.agent
+    if flags.go_async:
+        execute, agent_config = make_asynchronous(execute, agent_config)
+    unsaid = {f.name: getattr(base.execute, f.name) for f in fields(ExecuteConfig)} | {"executor": "auto"}
+    nothing_said = all(execute[name] == unsaid[name] for name in LAYOUT)
+    if execute["executor"] == "auto":
+        execute["executor"] = "inline" if nothing_said else "process"
     config = RunConfig(
         agent_name=base.agent_name,
-        agent=flags.agent,
+        agent=agent_config,
         env=EnvConfig(id=env, kwargs=kwargs, **share_envs(flags, base)),
         train=TrainConfig(**{f.name: getattr(flags, f.name) for f in fields(TrainConfig)}),
-        execute=ExecuteConfig(**{f.name: getattr(flags, f.name) for f in fields(ExecuteConfig)}),
+        execute=ExecuteConfig(**execute),
         eval=flags.eval,
         checkpoint=flags.checkpoint,
     )
-    return config, recipe.name, flags.run_dir, flags.resume
+    notes = recipe.name
+    if nothing_said:
+        config, why = with_layout(config, flags.run_dir if flags.resume else None)
+        notes += f"; {why}"
+    return config, notes, flags.run_dir, flags.resume
+
+
+LAYOUT = ("executor", "num_workers", "num_learners", "max_lag", "sync_frac")
+"""Settings by which somebody who runs an agent says where it runs."""
+
+
+def with_layout(config: RunConfig, resumed: Path | None) -> tuple[RunConfig, str]:
+    """The layout that nobody asked for: that of the run which is resumed, or the best one for this environment."""
+    if resumed is not None and (resumed / "config.yaml").exists():
+        return replace(config, execute=load_config(resumed).execute), "in the layout it had"
+    execute, why = pick_layout(config, config.env.id)
+    return replace(config, execute=replace(config.execute, **execute)), why
+
+
+def make_asynchronous(execute: dict[str, Any], agent: AgentConfig) -> tuple[dict[str, Any], AgentConfig]:
+    """What --async stands for."""
+    execute = execute | {"max_lag": max(1, execute["max_lag"])}
+    if isinstance(agent, OnPolicyConfig):
+        return execute | {"sync_frac": min(0.5, execute["sync_frac"])}, replace(agent, vtrace=True)
+    return execute, agent
 
 
 def share_envs(flags: Any, base: RunConfig) -> dict[str, Any]:
@@ -186,16 +226,20 @@ def parse_kwargs(pairs: tuple[str, ...]) -> dict[str, Any]:
     return result
 
 
-def run(config: RunConfig, recipe: str, run_dir: Path | None, resume: bool) -> int:
+def run(config: RunConfig, notes: str, run_dir: Path | None, resume: bool) -> int:
     """Train with a display, then say what came out and where it is."""
     console = Stdout()
     lanes = "1 environment" if config.env.num_envs == 1 else f"{config.env.num_envs:,} environments"
     if config.execute.executor == "process":
         workers = config.execute.num_workers
         lanes += f" in {workers} worker process{'es' if workers > 1 else ''}"
+    else:
+        lanes += " in this process"
+    if config.execute.num_learners:
+        lanes += f", {config.execute.num_learners} learner process{'es' if config.execute.num_learners > 1 else ''}"
     console.print(
         f"[bold]{config.agent_name}[/bold] on [bold]{escape(config.env.id)}[/bold], seed {config.train.seed},"
-        f" {lanes}; {escape(recipe)}",
+        f" {lanes}; {escape(notes)}",
         soft_wrap=not console.is_terminal,
     )
     with RunDisplay(config.train.max_steps, console) as display:

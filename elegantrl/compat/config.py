@@ -6,10 +6,11 @@ A setting that is not made keeps the value tuned for this agent and environment;
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -328,18 +329,31 @@ def remove_run(folder: Path) -> None:
 
 
 def train_agent(args: Config, if_single_process: bool = False) -> RunResult:
-    """Train what ``args`` describe, in this process; ``args.cwd`` holds the results."""
+    """Train what ``args`` describe, with ``num_workers`` above 1 in processes; ``args.cwd`` holds the results."""
+    return _train(args, in_processes=args.num_workers > 1 and not if_single_process)
+
+
+def train_and_evaluate(args: Config) -> RunResult:
+    """Train in a single process."""
+    return _train(args, in_processes=False)
+
+
+def train_and_evaluate_mp(args: Config, python_path: str = "") -> RunResult:
+    """Train with workers and evaluator in processes; ``python_path`` is accepted for old scripts and has no use."""
+    return _train(args, in_processes=True)
+
+
+def _train(args: Config, in_processes: bool) -> RunResult:
     config, source = args.run_config(), args.source()
+    if in_processes:
+        config = _with_workers(config, args.num_workers)
     folder, resume = args.open_folder()
     with RunDisplay(config.train.max_steps, Console()) as display:
         return run_training(config, source, folder, resume, display)
 
 
-def train_and_evaluate(args: Config) -> RunResult:
-    """Train in a single process."""
-    return train_agent(args, if_single_process=True)
-
-
-def train_and_evaluate_mp(args: Config, python_path: str = "") -> RunResult:
-    """Train; ``python_path`` is accepted for old scripts and has no use."""
-    return train_agent(args)
+def _with_workers(config: RunConfig, num_workers: int) -> RunConfig:
+    """Every worker has ``num_envs`` environments of its own, as documented."""
+    groups = math.lcm(num_workers, config.num_learners)
+    env = replace(config.env, num_envs=config.env.num_envs * num_workers, num_groups=groups)
+    return replace(config, env=env, execute=replace(config.execute, executor="process", num_workers=num_workers))

@@ -126,12 +126,17 @@ def _maker(factory: Any) -> Callable[..., Any]:
     if (isinstance(factory, type) and issubclass(factory, VecEnv)) or kwargs_filter(factory, {"num_envs": 1}):
         made: Callable[..., Any] = factory
         return made
+    return _Maker(factory)
 
-    def make(**kwargs: Any) -> Any:
-        return with_spaces(factory(**kwargs))
 
-    make.__name__ = getattr(factory, "__name__", "environment")
-    return make
+class _Maker:
+    """A class and not a function within one, so that it can be sent to other processes."""
+
+    def __init__(self, factory: Any):
+        self.factory, self.__name__ = factory, getattr(factory, "__name__", "environment")
+
+    def __call__(self, **kwargs: Any) -> Any:
+        return with_spaces(self.factory(**kwargs))
 
 
 def with_spaces(env: Any) -> Any:

@@ -359,9 +359,8 @@ class Supervisor:
                 )
         row: Row = {"kind": "train", "train/return": self.state.train_return, "train/episodes": self.state.episodes}
         row |= {"time/steps_per_second": steps_per_second, "wall_seconds": self.state.wall_seconds}
-        if self.crew.executor.isolates:
-            row |= {"pipeline/policy_age": self.age, "pipeline/queue_depth": self.crew.num_ready()}
-            row |= {f"waiting/{role}": share for role, share in waited.items()}
+        row |= {"pipeline/policy_age": self.age, "pipeline/queue_depth": self.crew.num_ready()}
+        row |= {f"waiting/{role}": share for role, share in waited.items()}
         if self.crew.losses != Losses():
             row |= {f"faults/{name}": value for name, value in asdict(self.crew.losses).items()}
         self.log.log(row | values, self.state.env_steps)

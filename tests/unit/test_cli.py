@@ -102,7 +102,7 @@ def test_general_settings_are_named_too(cli: Cli, quick: None, tmp_path: Path) -
         "train", "a2c", "MountainCar-v0", "--run-dir", tmp_path / "run", *SMALL, "--eval.max-episode-steps", 20
     )
     assert outcome.code == 0
-    assert "16 environments; general settings of a2c (no tuned ones for MountainCar-v0)" in outcome.out
+    assert "16 environments in this process; general settings of a2c (no tuned ones for MountainCar-v0)" in outcome.out
 
 
 def test_a_run_without_a_folder_gets_one(
@@ -189,7 +189,7 @@ def test_envs_per_worker_says_environments_and_groups() -> None:
         ("--num-workers 3 --num-envs 4", "env.num_envs=4 cannot be shared out equally among 3 groups"),
         ("--num-workers 3 --num-groups 2", "execute.num_workers=3 is more than the 2 groups"),
         ("--executor threads", "threads"),
-        ("--num-learners 2", "add --executor process"),
+        ("--executor inline --num-learners 2", "add --executor process"),
         ("--executor process --num-learners 2 --num-envs 4", "use --num-groups 2"),
     ],
 )
@@ -197,6 +197,20 @@ def test_layouts_that_do_not_work_out(cli: Cli, tmp_path: Path, words: str, sent
     outcome = cli("train", "ppo", "CartPole-v1", "--run-dir", tmp_path / "run", *words.split())
     assert outcome.code == 2 and sentence in outcome.sentence
     assert not (tmp_path / "run").exists()
+
+
+def test_whoever_asks_for_processes_gets_them() -> None:
+    for words in ("--num-workers 2", "--max-lag 1", "--num-learners 1", "--executor process"):
+        assert parse_run("ppo", "CartPole-v1", words.split())[0].execute.executor == "process"
+    assert parse_run("ppo", "CartPole-v1", ["--executor", "inline", "--num-workers", "2"])[0].execute.num_workers == 2
+
+
+def test_async_says_several_things_at_once() -> None:
+    fresh = parse_run("ppo", "CartPole-v1", ["--async", "--num-workers", "4"])[0]
+    assert (fresh.execute.executor, fresh.execute.max_lag, fresh.execute.sync_frac) == ("process", 1, 0.5)
+    assert fresh.agent.vtrace  # type: ignore[attr-defined]
+    replay = parse_run("sac", "Pendulum-v1", ["--async", "--max-lag", "3"])[0]
+    assert (replay.execute.executor, replay.execute.max_lag, replay.execute.sync_frac) == ("process", 3, 1.0)
 
 
 def test_every_setting_reaches_the_config() -> None:
@@ -354,7 +368,7 @@ def test_ctrl_c(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def progress(step: int = 2500, returns: tuple[float, ...] = (10.0, 20.0), best: float = 12.5) -> Progress:
-    return Progress(env_steps=step, recent_returns=deque(returns), best_mean=best)
+    return Progress(env_steps=step, last_eval=step, recent_returns=deque(returns), best_mean=best)
 
 
 def console(width: int, terminal: bool) -> tuple[Console, io.StringIO]:

@@ -214,8 +214,11 @@ def test_s7_environment_class_without_arguments():
     # Guards against: K4, a documented call form that does not run.
     args = short(Arguments(agent=AgentPPO(), env_func=Line))
     assert (args.env_name, args.max_step, args.target_return) == ("Line", 20, 19.0)
+    args.num_envs, args.num_workers = 2, 2
     result = train_and_evaluate_mp(args)
     assert -1e-6 <= result.best_return <= 20
+    # Two workers with two environments each, as documented.
+    assert (result.summary["executor"], result.summary["num_workers"], result.summary["num_envs"]) == ("process", 2, 4)
 
 
 def test_s15_config_of_the_notebooks():

@@ -1,0 +1,127 @@
+"""``elegantrl bench AGENT ENV``."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+from rich.table import Table
+
+from ..agents.off_policy import ReplayConfig
+from ..config import CheckpointConfig, EvalConfig, RunConfig
+from ..errors import ElegantRLError
+from ..train.layout import share
+from ..train.metrics import Row, read_metrics
+from ..train.resolve import resolve_config
+from ..train.run import Silent, run_training
+from .display import Stdout
+from .parse import parse
+
+NEVER = 10**12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Try layouts of processes for an agent and an environment, and say which is fastest on this machine."""
+
+    agent: Annotated[str, tyro.conf.Positional]
+    """One of `elegantrl agents`."""
+    env: Annotated[str, tyro.conf.Positional]
+    """As for `elegantrl train`."""
+    num_envs: int | None = None
+    """Environments of the run; None: what is tuned for the pair."""
+    seconds: float = 60.0
+    """How long to try, all layouts together."""
+
+
+class Layout(NamedTuple):
+    """Words for the command line, and what they mean."""
+
+    words: str
+    execute: dict[str, Any]
+    num_threads: int = 1
+
+
+class Speed(NamedTuple):
+    """Environment steps per second, and the shares of time that roles have waited."""
+
+    steps: float
+    workers_wait: float
+    learner_waits: float
+
+
+def main(argv: list[str]) -> int:
+    flags = parse(Flags, argv, "elegantrl bench")
+    config = resolve_config(flags.agent, flags.env)[0]
+    if flags.num_envs is not None:
+        config = replace(config, env=replace(config.env, num_envs=flags.num_envs))
+    console = Stdout()
+    layouts = list(candidates(config, len(os.sched_getaffinity(0))))
+    table = Table(title=f"{config.agent_name} on {config.env.id}, learning included", title_justify="left")
+    for name in ("options", "steps/s", "ratio", "workers wait", "learner waits"):
+        table.add_column(name, justify="left" if name == "options" else "right")
+    speeds: dict[str, float] = {}
+    for layout in layouts:
+        console.print(f"trying {layout.words}", markup=False)
+        try:
+            speed = measure(config, layout, flags.seconds / len(layouts))
+        except ElegantRLError as error:
+            if not speeds:  # not even the plainest works
+                raise
+            console.print(f"  {error}", markup=False)
+            continue
+        speeds[layout.words] = speed.steps
+        ratio = speed.steps / next(iter(speeds.values()))
+        shares = (f"{speed.workers_wait:.0%}", f"{speed.learner_waits:.0%}")
+        table.add_row(layout.words, f"{speed.steps:,.0f}", f"{ratio:.2f}", *shares)
+    console.print(table)
+    best = max(speeds, key=lambda words: speeds[words])
+    console.print("--max-lag above 0 learns from slightly older data: faster steps need not mean faster learning.")
+    console.print(f"fastest: elegantrl train {flags.agent} {flags.env} {best}", markup=False, soft_wrap=True)
+    return 0
+
+
+def candidates(config: RunConfig, cores: int) -> Iterator[Layout]:
+    """Layouts that are worth a try, the plainest first."""
+    yield Layout("--executor inline", {"executor": "inline"})
+    if cores > 1:
+        yield Layout(f"--executor inline --num-threads {cores}", {"executor": "inline"}, cores)
+    tried = {1, share(config.env.num_envs, cores), share(config.env.num_envs, 4 * cores)}
+    for workers in sorted(tried):
+        for lag in (0, 1):
+            words = f"--executor process --num-workers {workers}" + (f" --max-lag {lag}" if lag else "")
+            yield Layout(words, {"executor": "process", "num_workers": workers, "max_lag": lag})
+
+
+def measure(config: RunConfig, layout: Layout, seconds: float) -> Speed:
+    """The speed of training proper, without its first seconds."""
+    agent = config.agent
+    if isinstance(agent, ReplayConfig):  # learning is to be measured too
+        agent = replace(agent, learning_starts=min(agent.learning_starts, agent.batch_size))
+    train = replace(
+        config.train, max_steps=NEVER, max_seconds=seconds, target_return=float("inf"), num_threads=layout.num_threads
+    )
+    trial = replace(
+        config,
+        agent=agent,
+        train=train,
+        execute=replace(config.execute, **layout.execute),
+        eval=EvalConfig(interval=NEVER, episodes=1, max_episode_steps=1),
+        checkpoint=CheckpointConfig(interval=NEVER),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run_training(trial, trial.env.id, Path(folder) / "run", False, Silent())
+        rows = [row for row in read_metrics(Path(folder) / "run") if row["kind"] == "train"]
+    late = rows[len(rows) // 3 :]
+    return Speed(*(middle(late, name) for name in ("time/steps_per_second", "waiting/workers", "waiting/learner")))
+
+
+def middle(rows: list[Row], name: str) -> float:
+    """The median of what rows say under a name; 0 where they do not."""
+    return statistics.median(float(row.get(name) or 0.0) for row in rows)

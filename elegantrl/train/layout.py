@@ -1,0 +1,94 @@
+"""Which layout a machine and an environment ask for, when nobody says."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from ..agents.off_policy import ReplayConfig
+from ..config import RunConfig
+from ..envs import GymVecEnv, make_env
+from ..envs.vec_env import VecEnv
+from ..errors import ElegantRLError
+
+COSTLY_SECONDS = 1e-3
+"""From here on a step of an environment is worth a process: handing it over costs a tenth of that."""
+PROBE_STEPS, PROBE_SECONDS = 50, 0.3
+MAX_WORKERS = 64
+
+
+class Layout(NamedTuple):
+    """Settings of the section ``execute``, and the reason for them in words."""
+
+    execute: dict[str, Any]
+    why: str
+
+
+class Cost(NamedTuple):
+    """Seconds of one step: on the wall, and of a processor."""
+
+    wall: float
+    processor: float
+
+
+def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) -> Layout:
+    """The fastest layout that is safe: only where a step is costly do environments leave this process.
+
+    What is picked decides the numbers of a run like any other setting, so it is written into its config.
+    """
+    cores = num_cores or len(os.sched_getaffinity(0))
+    env = make_env(source, 1, **config.env.kwargs)
+    try:
+        if not isinstance(env, GymVecEnv):
+            return Layout({"executor": "inline"}, "it steps all its environments at once")
+        cost = step_cost(env)
+    finally:
+        env.close()
+    took = f"a step takes {in_words(cost.wall)}"
+    if cost.wall < COSTLY_SECONDS:
+        return Layout({"executor": "inline"}, took)
+    waits = cost.processor < cost.wall / 2  # for something outside: more of them than cores can wait at a time
+    workers = share(config.env.num_envs, MAX_WORKERS if waits else cores)
+    learns_from_replay = isinstance(config.agent, ReplayConfig)
+    if workers == 1 and (not learns_from_replay or (cores == 1 and not waits)):
+        return Layout({"executor": "inline"}, f"{took}, but there is nothing to do at the same time")
+    layout = {"executor": "process", "num_workers": workers}
+    if learns_from_replay:  # old data is what it learns from anyway
+        return Layout(layout | {"max_lag": 1}, f"{took}, so the next are taken while the agent learns")
+    return Layout(layout, took)
+
+
+def step_cost(env: VecEnv, clock: Callable[[], float] = time.perf_counter) -> Cost:
+    """What a step with a random action costs on average; episodes that end on the way count too."""
+    generator = torch.Generator().manual_seed(0)
+    spec = env.spec
+    with torch.inference_mode():
+        env.reset(0)
+        start, start_processor, steps = clock(), time.process_time(), 0
+        while steps < PROBE_STEPS and clock() - start < PROBE_SECONDS:
+            if spec.action.kind == "discrete":
+                action = torch.randint(spec.action.dim, (spec.num_envs,), generator=generator)
+            else:
+                action = torch.rand(spec.num_envs, spec.action_dim, generator=generator) * 2 - 1
+            try:
+                env.step(action)
+            except ElegantRLError:
+                raise
+            except Exception:  # a fault of the environment: the run deals with it, and says so
+                break
+            steps += 1
+    seconds, processor = clock() - start, time.process_time() - start_processor
+    return Cost(seconds / max(steps, 1), processor / max(steps, 1))
+
+
+def share(num_envs: int, limit: int) -> int:
+    """The largest number of equal groups up to ``limit``."""
+    return max(n for n in range(1, min(num_envs, limit) + 1) if num_envs % n == 0)
+
+
+def in_words(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} us"

@@ -1,0 +1,104 @@
+"""Which layout is picked when nobody says, and what it is worth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from elegantrl.cli import bench
+from elegantrl.cli.train import parse_run
+from elegantrl.train.layout import Layout, pick_layout, share
+from elegantrl.train.resolve import resolve_config
+
+
+class Waits(gym.Env[Any, Any]):
+    """A step takes a while: asleep, or busy."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, seconds: float = 0.01, is_busy: bool = False):
+        self.seconds, self.is_busy = seconds, is_busy
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        if self.is_busy:
+            end = time.process_time() + self.seconds
+            while time.process_time() < end:
+                pass
+        else:
+            time.sleep(self.seconds)
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+def picked(agent: str, source: Any, num_envs: int, num_cores: int) -> Layout:
+    config = resolve_config(agent, "Waits", {"env": {"num_envs": num_envs}})[0]
+    return pick_layout(config, source, num_cores)
+
+
+def test_cheap_and_batched_environments_stay_here() -> None:
+    assert picked("ppo", "TensorPendulum", 4096, 8).execute == {"executor": "inline"}
+    assert picked("ppo", "Pendulum-v1", 8, 8).execute == {"executor": "inline"}
+
+
+@pytest.mark.parametrize(
+    ("agent", "is_busy", "num_envs", "num_cores", "expected"),
+    [
+        ("ppo", True, 8, 2, {"executor": "process", "num_workers": 2}),
+        ("ppo", True, 6, 4, {"executor": "process", "num_workers": 3}),
+        ("ppo", False, 8, 2, {"executor": "process", "num_workers": 8}),  # sleepers need no core
+        ("ppo", True, 1, 2, {"executor": "inline"}),
+        ("ppo", True, 8, 1, {"executor": "inline"}),
+        ("sac", True, 1, 2, {"executor": "process", "num_workers": 1, "max_lag": 1}),
+        ("sac", True, 1, 1, {"executor": "inline"}),
+        ("sac", False, 1, 1, {"executor": "process", "num_workers": 1, "max_lag": 1}),
+    ],
+)
+def test_costly_environments_get_processes(
+    agent: str, is_busy: bool, num_envs: int, num_cores: int, expected: dict[str, Any]
+) -> None:
+    assert picked(agent, partial(Waits, is_busy=is_busy), num_envs, num_cores).execute == expected
+
+
+def test_groups_are_equal() -> None:
+    assert [share(12, limit) for limit in (1, 2, 5, 7, 100)] == [1, 2, 4, 6, 12]
+
+
+def test_the_command_line_says_what_was_picked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(
+        "elegantrl.cli.train.pick_layout",
+        lambda *_: Layout({"executor": "process", "num_workers": 4}, "a step takes 3.0 ms"),
+    )
+    config, notes, *_ = parse_run("ppo", "CartPole-v1", [])
+    assert config.execute.num_workers == 4 and notes.endswith("; a step takes 3.0 ms")
+    # Whoever says anything about it decides it all.
+    assert parse_run("ppo", "CartPole-v1", ["--executor", "inline"])[0].execute.num_workers == 1
+    # A run that is resumed keeps its layout, whatever would be picked now.
+    (tmp_path / "config.yaml").write_text(parse_run("ppo", "CartPole-v1", ["--num-workers", "2"])[0].to_yaml())
+    resumed, notes, *_ = parse_run("ppo", "CartPole-v1", ["--run-dir", str(tmp_path), "--resume"])
+    assert resumed.execute.num_workers == 2 and notes.endswith("in the layout it had")
+
+
+def test_bench_compares_layouts(cli: Callable[..., Any]) -> None:
+    outcome = cli("bench", "ppo", "TensorCartPole", "--num-envs", 2, "--seconds", 4)
+    assert outcome.code == 0
+    assert "--executor process --num-workers 2 --max-lag 1" in " ".join(outcome.out.split())
+    assert "fastest: elegantrl train ppo TensorCartPole --executor" in outcome.out
+
+
+def test_bench_tries_what_the_machine_allows() -> None:
+    config = resolve_config("ppo", "CartPole-v1", {"env": {"num_envs": 6}})[0]
+    assert [layout.execute.get("num_workers") for layout in bench.candidates(config, 4)] == [
+        None, None, 1, 1, 3, 3, 6, 6,
+    ]  # fmt: skip
+    assert len(list(bench.candidates(config, 1))) == 5  # without a second core no threads
