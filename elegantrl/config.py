@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 import cattrs
 import yaml
 
+from .agents.averaging import share_of
 from .agents.base import AgentConfig
+from .agents.off_policy import ReplayConfig
 from .errors import ConfigError, did_you_mean
 from .registry import find_agent
 from .settings import Section, setting
@@ -81,7 +83,7 @@ class TrainConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecuteConfig(Section):
-    """Where the roles run; with the same groups of environments this changes no result."""
+    """Where the roles run; with the same groups of environments only more than one learner changes results."""
 
     section: ClassVar[str] = "execute"
 
@@ -89,12 +91,28 @@ class ExecuteConfig(Section):
     """Act and evaluate in this process, or in processes of their own."""
     num_workers: int = setting(1, ge=1)
     """Workers that share the groups of environments."""
+    num_learners: int = setting(0, ge=0)
+    """0: learn in the process that supervises; R: learners in R processes of their own, which average their
+    gradients."""
+    max_lag: int = setting(0, ge=0)
+    """Updates by which the policy that acts may be older than the one that learns; above 0 workers act while the
+    learner learns."""
+    sync_frac: float = setting(1.0, gt=0.0, le=1.0)
+    """Share of the workers that the learner waits for; below 1 a slow one holds nobody up, and results depend on
+    timing."""
     role_timeout: float = setting(1800.0, gt=0.0)
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
     max_restarts: int = setting(10, ge=0)
     """Restarts of processes, and likewise faults of environments, within 10 minutes before the run gives up."""
     on_nonfinite: Literal["reject", "stop"] = "reject"
     """At a NaN or infinity from an environment, take other steps in place of the fragment, or stop the run."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if self.num_learners and self.executor != "process":
+            raise ConfigError(
+                f"execute.num_learners={self.num_learners} asks for processes; add --executor process or leave it out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,6 +165,24 @@ class RunConfig:
                 f"execute.num_workers={workers} is more than the {groups} groups of environments to share out;"
                 f" use --num-workers {groups} or more groups"
             )
+        learners = self.num_learners
+        if groups % learners:
+            raise ConfigError(
+                f"{groups} groups of environments cannot be shared out equally among"
+                f" execute.num_learners={learners}; use --num-groups {-(-groups // learners) * learners}"
+                f" or another --num-learners"
+            )
+        share_of(self.agent, learners, self.agent.horizon * lanes)
+        if self.execute.sync_frac < 1.0 and (learners > 1 or isinstance(self.agent, ReplayConfig)):
+            raise ConfigError(
+                f"execute.sync_frac={self.execute.sync_frac} is for one learner that learns from fresh data; replay and"
+                f" several learners need the data of every group: use --sync-frac 1, and --max-lag to go ahead"
+            )
+
+    @property
+    def num_learners(self) -> int:
+        """The learners that share every batch; part of what decides the numbers."""
+        return max(1, self.execute.num_learners)
 
     @property
     def num_groups(self) -> int:
@@ -183,12 +219,17 @@ class RunConfig:
         data = RunConfig.from_dict(self.to_dict()).to_dict()  # 1 and 1.0 are the same setting
         data["train"] = {"seed": self.train.seed, "device": self.train.device, "num_threads": self.train.num_threads}
         data["env"]["num_groups"] = self.num_groups
-        return {name: data[name] for name in ("agent", "env", "train")}
+        data["execute"] = {"num_learners": self.num_learners} | {
+            name: data["execute"][name] for name in ("max_lag", "sync_frac")
+        }
+        return {name: data[name] for name in ("agent", "env", "train", "execute")}
 
     def hash(self) -> str:
         identity = self.identity()
         if self.num_groups == 1:
             del identity["env"]["num_groups"]  # as it was before there were groups: those runs can still be resumed
+        if self.num_learners == 1 and self.execute.max_lag == 0 and self.execute.sync_frac == 1.0:
+            del identity["execute"]  # likewise
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -6,6 +6,7 @@ ElegantRLError
   RoleError         a worker, learner or evaluator failed while the run was going on    exit code 3
     NonFinite       a NaN or infinity appeared in data or losses
     RoleDied        the process of a role ended, or was ended, before it answered
+      PeersLost     a learner lost touch with the others in the middle of a step
     RoleTimedOut    a role took longer than it may and was ended
   CheckpointError   no usable commit, or one that was damaged or tampered with          exit code 4
   StorageError      the run folder cannot be written                                    exit code 5
@@ -40,6 +41,10 @@ class NonFinite(RoleError):
 
 
 class RoleDied(RoleError):
+    pass
+
+
+class PeersLost(RoleDied):
     pass
 
 

@@ -16,6 +16,7 @@ from ..nets.policies import Policy, PolicySpec
 from ..rng import torch_stream
 from ..settings import Section, setting, tunable
 from ..types import EnvSpec, Metrics, State
+from .averaging import Ranks, Solo
 from .h_term import HTerm, HTermConfig
 from .optim import GradStep
 
@@ -80,6 +81,8 @@ class Agent(nn.Module, ABC):
 
     policy: Policy
     policy_spec: PolicySpec
+    averaging: Solo = Solo()
+    """Who else learns from parts of the same batches."""
     h_term: HTerm | None
     """The Hamiltonian term of the policy's loss, where it is switched on."""
 
@@ -94,6 +97,8 @@ class Agent(nn.Module, ABC):
         self.config = config
         self.hypers = Hypers(config).to(device)
         self.generator = torch_stream(seed, "agent", device=device)
+        self.common = self.generator
+        """The stream of what all learners must draw alike; one of its own where there are several."""
         self.num_updates = 0
         self.obs_stats = RunningStats(spec.obs_dim, device) if config.normalize_obs else None
         self.h_term = None
@@ -130,8 +135,17 @@ class Agent(nn.Module, ABC):
         """Let the observation normaliser see new data; what the policy sees changes from the next version on."""
         if self.obs_stats is not None:
             assert isinstance(self.policy.norm, ObsNorm)
-            self.obs_stats.update(obs)
+            self.obs_stats.update(obs, self.averaging.average, self.averaging.size)
             self.obs_stats.write_to(self.policy.norm)
+
+    def average_with(self, ranks: Ranks, seed: int) -> None:
+        """Learn as one of several: gradients and statistics of all, noise and shuffles of one's own."""
+        self.averaging = ranks
+        for step in self.grad_steps().values():
+            step.averaging = ranks
+        device = self.generator.device
+        self.generator = torch_stream(seed, "agent", ranks.rank, device=device)
+        self.common = torch_stream(seed, "agent", "common", device=device)
 
     def normal_like(self, x: Tensor) -> Tensor:
         """Standard normal noise from the agent's own stream."""
@@ -143,13 +157,16 @@ class Agent(nn.Module, ABC):
 
     def training_state(self) -> State:
         """Parameters, optimisers, normaliser, counters and the random stream: all that learning depends on."""
-        return {
+        state: State = {
             "modules": {name: value.detach().clone() for name, value in self.state_dict().items()},
             "optimizers": {name: step.state_dict() for name, step in self.grad_steps().items()},
             "obs_stats": self.obs_stats.state_dict() if self.obs_stats else {},
             "generator": self.generator.get_state(),
             "num_updates": self.num_updates,
         }
+        if self.common is not self.generator:
+            state["common"] = self.common.get_state()
+        return state
 
     def load_training_state(self, state: State) -> None:
         self.load_state_dict(state["modules"])
@@ -158,4 +175,6 @@ class Agent(nn.Module, ABC):
         if self.obs_stats:
             self.obs_stats.load_state_dict(state["obs_stats"])
         self.generator.set_state(state["generator"].cpu())
+        if self.common is not self.generator:
+            self.common.set_state(state["common"].cpu())
         self.num_updates = state["num_updates"]

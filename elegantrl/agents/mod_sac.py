@@ -38,7 +38,7 @@ class AgentModSAC(AgentSAC):
 
     def actor_is_due(self, metrics: Metrics) -> bool:
         # The mean square error of one critic, whatever their number.
-        error = metrics["loss/critic"] * (2 / self.config.num_critics)
+        error = self.averaging.average(metrics["loss/critic"] * (2 / self.config.num_critics))
         self.loss_average.lerp_(error, 1 - KEEP)
         if self.num_updates % READ_EVERY == 0:
             self.allowed_ratio.copy_(1 / (2 - (-self.loss_average.square()).exp()))

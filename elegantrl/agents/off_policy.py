@@ -127,7 +127,7 @@ class AgentActorCritic(Agent):
     def update(self, batch: Transition) -> Metrics:
         """One critic step, an actor step if due, and target tracking."""
         if self.config.target_critics == "subset":
-            order = torch.randperm(self.config.num_critics, generator=self.generator, device=self.subset.device)
+            order = torch.randperm(self.config.num_critics, generator=self.common, device=self.subset.device)
             self.subset.copy_(order[: len(self.subset)])
         loss, metrics = self.critic_loss(batch, self.normal_like_action(batch))
         metrics["critic/grad_norm"] = self.critic_step(loss)

@@ -89,7 +89,8 @@ class AgentOnPolicy(Agent):
     def update(self, batch: Rollout) -> Metrics:
         """Several epochs of minibatch steps on one rollout [T, N]."""
         rows = self.targets(batch)
-        self.value.observe(rows.value_target)
+        if isinstance(self.value, ScaledValueNet):
+            self.value.observe(self.averaging.mean(rows.value_target), self.averaging.variance(rows.value_target))
         metrics: Metrics = {}
         for _ in range(self.config.num_epochs):
             for part in self.minibatches(rows):
@@ -134,7 +135,8 @@ class AgentOnPolicy(Agent):
             advantage_TN = gae(reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, h.gamma, h.gae_lambda)
             target_TN = advantage_TN + value_TN
         if self.config.normalize_advantage:
-            advantage_TN = (advantage_TN - advantage_TN.mean()) / (advantage_TN.std(correction=0) + 1e-8)
+            mean, std = self.averaging.mean(advantage_TN), self.averaging.std(advantage_TN)
+            advantage_TN = (advantage_TN - mean) / (std + 1e-8)
         rows = Batch(r.obs, r.action, r.logp, advantage_TN, target_TN)
         return Batch(*(x.flatten(0, 1) for x in rows))
 

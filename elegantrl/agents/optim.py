@@ -9,12 +9,15 @@ from torch import Tensor, nn
 
 from ..nets.layers import flatten_
 from ..types import State
+from .averaging import Solo
 
 
 class GradStep:
     """Adam on one flat tensor that the given parameters become views of: every part of a step is one kernel."""
 
     BETA1, BETA2, EPS = 0.9, 0.999, 1e-5
+    averaging = Solo()
+    """Who else computes a part of the gradient; replaced by an agent that learns together with others."""
 
     def __init__(self, params: Iterable[nn.Parameter], lr: Tensor, max_grad_norm: float | None = None):
         self.params = list(params)
@@ -29,7 +32,8 @@ class GradStep:
         """Minimise ``loss`` by one step; return the gradient norm before clipping."""
         # Only these parameters: no freezing of other networks, no stale .grad anywhere.
         grads = torch.autograd.grad(loss, self.params)
-        grad = torch.cat([g.reshape(-1) for g in grads])
+        # Before the norm is taken: what is clipped is the gradient of the whole batch.
+        grad = self.averaging.average(torch.cat([g.reshape(-1) for g in grads]))
         norm = torch.linalg.vector_norm(grad)
         if self.max_grad_norm is not None:
             grad *= (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)

@@ -48,6 +48,7 @@ class AgentPPO(AgentOnPolicy):
 
     def should_stop(self, metrics: Metrics) -> bool:
         # One host read per epoch, and only if asked for.
-        return self.config.target_kl is not None and bool(
-            self.diagnose(dict(metrics))["policy/kl"] > self.config.target_kl
-        )
+        if self.config.target_kl is None:
+            return False
+        kl = self.averaging.average(self.diagnose(dict(metrics))["policy/kl"])
+        return bool(kl > self.config.target_kl)

@@ -49,6 +49,14 @@ class Flags:
     """Act and evaluate in this process, or in processes of their own; the results are the same."""
     num_workers: int
     """Workers that share the groups of environments."""
+    num_learners: int
+    """0: learn in this process; R: in R processes of their own, which average their gradients."""
+    max_lag: int
+    """Updates by which the policy that acts may be older than the one that learns; above 0 workers act while the
+    learner learns."""
+    sync_frac: float
+    """Share of the workers that the learner waits for; below 1 a slow one holds nobody up, and results depend on
+    timing."""
     role_timeout: float
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
     max_restarts: int

@@ -226,27 +226,29 @@ class Config(Settings):
             sections["agent"]["gae_lambda"] = 1.0  # without GAE an advantage is the whole return minus the value
         target = float("inf") if values.get("if_allow_break") is False else self.target_return
         sections["train"]["target_return"] = target
-        device = self._device(values)
-        if device is not None:
-            sections["train"]["device"] = device
+        ids = self._learner_ids(values)
+        if ids:
+            sections["train"]["device"] = "cpu" if ids[0] < 0 else f"cuda:{ids[0]}"
+        if len(ids) > 1:
+            sections["execute"] = {"executor": "process", "num_learners": len(ids)}
+            sections["env"]["num_groups"] = len(ids)
         kwargs = self._origin.kwargs
         sections["env"]["kwargs"] = kwargs if _is_plain(kwargs) else {}
 
-    def _device(self, values: dict[str, Any]) -> str | None:
-        """Where to learn, or None where nothing is said."""
-        ids = values.get("learner_gpu_ids", ())
-        groups = [ids] if isinstance(ids, int) else list(ids)
+    def _learner_ids(self, values: dict[str, Any]) -> list[int]:
+        """The GPU of each learner, -1 for the CPU; empty where nothing is said."""
+        given = values.get("learner_gpu_ids", ())
+        groups = [given] if isinstance(given, int) else list(given)
         if len(groups) > 1 and not all(isinstance(group, int) for group in groups):
-            raise ConfigError(f"learner_gpu_ids={ids!r} asks for a tournament, which is not in this interface")
-        if len(groups) > 1:
-            warnings.warn(f"learner_gpu_ids={ids!r}: one learner runs, on the first of them", UserWarning, stacklevel=4)
-        if not groups and values.get("gpu_id") is None:
-            return None
-        gpu_id = int(np.ravel(groups[0])[0]) if groups else int(values["gpu_id"])
-        if gpu_id >= 0 and not torch.cuda.is_available():
-            warnings.warn(f"there is no GPU {gpu_id}; training runs on the CPU", UserWarning, stacklevel=4)
-            return "cpu"
-        return f"cuda:{gpu_id}" if gpu_id >= 0 else "cpu"
+            raise ConfigError(f"learner_gpu_ids={given!r} asks for a tournament, which is not in this interface")
+        ids = [int(x) for x in np.ravel(groups)] or [int(x) for x in [values.get("gpu_id")] if x is not None]
+        if max(ids, default=-1) >= 0 and not torch.cuda.is_available():
+            warnings.warn(f"there is no GPU {ids[0]}; training runs on the CPU", UserWarning, stacklevel=4)
+            return [-1]
+        wanted = [ids[0] + rank if ids[0] >= 0 else -1 for rank in range(len(ids))]
+        if ids != wanted:
+            raise ConfigError(f"learner_gpu_ids={given!r}: learners use GPUs in a row; write {wanted}")
+        return ids
 
     def _check_evaluation(self, values: dict[str, Any]) -> None:
         """An evaluation elsewhere than where training happens would be a silent lie: refuse it."""

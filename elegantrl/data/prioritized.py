@@ -5,6 +5,8 @@ Axes: K blocks of the tree, F leaves in a block, B minibatch rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Generator, Tensor
 
@@ -111,8 +113,18 @@ class PrioritizedReplay(ReplayBuffer):
 
     extra_bytes = 5  # a float32 leaf, and its share of a float64 sum over 16 leaves or more
 
-    def __init__(self, capacity: int, spec: EnvSpec, device: torch.device, alpha: float, beta: float):
+    def __init__(
+        self,
+        capacity: int,
+        spec: EnvSpec,
+        device: torch.device,
+        alpha: float,
+        beta: float,
+        least: Callable[[Tensor], Tensor] | None = None,
+    ):
+        """``least`` gives the smallest value over all rings, where each of several learners draws from one."""
         super().__init__(capacity, spec, device)
+        self.least = least
         self.alpha = alpha
         self.beta = beta  # whoever trains raises it towards 1
         self.tree = SumTree(self.reward.numel(), device)
@@ -139,7 +151,11 @@ class PrioritizedReplay(ReplayBuffer):
         batch = self.gather(age_B, index_B % num_envs, gamma, n_step)
         priority_B = self.tree.leaves.index_select(0, index_B)
         # N and sum(p) are the same in all weights: division by the largest weight takes them out.
-        return batch._replace(weight=(priority_B.amin() / priority_B) ** self.beta, rows=index_B)
+        share_B, least = priority_B, priority_B.amin()
+        if self.least is not None:  # rings are equally long, but their sums differ
+            share_B = (priority_B / self.tree.root).float()
+            least = self.least(share_B)
+        return batch._replace(weight=(least / share_B) ** self.beta, rows=index_B)
 
     def update_priorities(self, index_B: Tensor, td_error_B: Tensor) -> None:
         """Give drawn rows the priority of their errors; of a row drawn twice the last error counts.

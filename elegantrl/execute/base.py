@@ -32,6 +32,9 @@ class Ref(ABC):  # noqa: B024  what a backend keeps behind it is its own affair
 class Handle(ABC):
     """A role that is alive somewhere."""
 
+    busy_seconds: float = 0.0
+    """How long the role has worked on calls that were answered."""
+
     @abstractmethod
     def call(self, method: str, *args: Any, timeout: float | None = None) -> Future:
         """Have a method of the role called; an argument that is a ``Ref`` arrives as its value.

@@ -8,6 +8,7 @@ import os
 import pickle
 import select
 import signal
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -20,9 +21,6 @@ from .shared import Channel, LimitedOutbox, Parcel
 
 BUILD = "(build)"
 """The first message of a parent: its one value is a function that makes the role."""
-
-MAX_ANSWERS_HELD = 4
-"""Blocks of answers that the parent may hold before the role has to wait for it."""
 
 
 def die_with_parent(alive: Connection) -> None:
@@ -49,15 +47,15 @@ def leave_signals_to_parent() -> None:
         signal.signal(number, lambda *_: None)
 
 
-def run_child(conn: Connection, alive: Connection, reader: int) -> None:
+def run_child(conn: Connection, alive: Connection, reader: int, answers_held: int) -> None:
     die_with_parent(alive)
     leave_signals_to_parent()
     torch.set_num_threads(1)
-    channel = Channel(conn, LimitedOutbox(MAX_ANSWERS_HELD, conn), peer=0, reader=reader)
+    channel = Channel(conn, LimitedOutbox(answers_held, conn), peer=0, reader=reader)
     role: Any = None
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe: the end of every role
         while True:
-            head, parcels, _ = channel.recv()
+            head, parcels, *_ = channel.recv()
             if head == BUILD:
                 role = answer(channel, head, parcels, None)
             else:
@@ -68,15 +66,18 @@ def run_child(conn: Connection, alive: Connection, reader: int) -> None:
 
 def answer(channel: Channel, method: str, parcels: tuple[Parcel, ...], role: Any) -> Any:
     """Run one call and send what came of it; nothing of the call stays referenced here."""
+    started = time.monotonic()
     try:
         args = [channel.unpack(parcel) for parcel in parcels]
         value = args[0]() if method == BUILD else getattr(role, method)(*args)
+        seconds = time.monotonic() - started  # before packing, which may wait for the parent
         parcel, head = channel.outbox.pack(None if method == BUILD else value), "value"
     except EOFError:
         raise
     except Exception as error:
+        seconds = time.monotonic() - started
         value, (parcel, head) = None, (channel.outbox.pack(portable(error)), "error")
-    channel.send(head, (channel.lend(parcel),))
+    channel.send(head, (channel.lend(parcel),), seconds)
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,7 +46,11 @@ class InlineHandle(Handle):
     def _run(self, method: str, args: tuple[Any, ...]) -> Any:
         if not self.alive:
             raise RoleDied(f"{type(self.role).__name__} was ended before {method}")
-        return getattr(self.role, method)(*(a.value if isinstance(a, InlineRef) else a for a in args))
+        started = time.monotonic()
+        try:
+            return getattr(self.role, method)(*(a.value if isinstance(a, InlineRef) else a for a in args))
+        finally:
+            self.busy_seconds += time.monotonic() - started
 
 
 class InlineExecutor(Executor):

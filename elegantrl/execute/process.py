@@ -24,8 +24,11 @@ from .base import Executor, Future, Handle, Ref, RemoteTraceback
 from .child import BUILD, run_child
 from .shared import MAX_READERS, Block, Channel, Outbox, Parcel
 
-CALLS_ON_WIRE = 2
-"""One that runs and one that is ready; more could fill the pipe while both sides write."""
+CALLS_ON_WIRE = 4
+"""One that runs and some that are ready; many more could fill the pipe while both sides write."""
+
+ANSWERS_HELD = 4
+"""Blocks of answers that we may hold before a role has to wait for us."""
 
 GOODBYE_SECONDS = 2.0
 """How long roles may take to close their environments before they are ended."""
@@ -70,10 +73,10 @@ def _let_go(block: Block) -> None:
 class ProcessHandle(Handle):
     """The parent's side of one child."""
 
-    def __init__(self, context: Any, outbox: Outbox, reader: int):
+    def __init__(self, context: Any, outbox: Outbox, reader: int, answers_held: int):
         ours, theirs = context.Pipe(duplex=True)
         alive_theirs, self.alive = context.Pipe(duplex=False)
-        self.process = context.Process(target=run_child, args=(theirs, alive_theirs, reader))
+        self.process = context.Process(target=run_child, args=(theirs, alive_theirs, reader, answers_held))
         self.process.start()
         # With our copies gone the child is the only holder of its ends.
         theirs.close()
@@ -132,7 +135,8 @@ class ProcessHandle(Handle):
             self.end_for_timeout()
 
     def take_answer(self) -> None:
-        head, (parcel,), _ = self.channel.recv()
+        head, (parcel,), _, seconds = self.channel.recv()
+        self.busy_seconds += seconds
         future = self.waiting.popleft()
         self.head_since = time.monotonic()
         self.send_ready()
@@ -190,18 +194,21 @@ class ProcessHandle(Handle):
 
 
 class ProcessExecutor(Executor):
-    """A process per role; ``preload`` names modules that the fork server imports for all of them."""
+    """A process per role; ``preload`` names modules that the fork server imports for all of them.
+
+    A role whose last ``answers_held`` big answers are still in use waits before it gives another.
+    """
 
     isolates = True
 
-    def __init__(self, preload: Sequence[str] = ()):
+    def __init__(self, preload: Sequence[str] = (), answers_held: int = ANSWERS_HELD):
         if not hasattr(os, "memfd_create"):
             raise ConfigError("processes need Linux, for shared memory without a name; use --executor inline")
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise ConfigError('a script that starts processes needs `if __name__ == "__main__":` around the start')
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["elegantrl.execute.child", *preload])
-        self.outbox = Outbox()
+        self.outbox, self.answers_held = Outbox(), answers_held
         self.handles: dict[int, ProcessHandle] = {}
         # At exit multiprocessing waits for its children; those of an executor that nobody closed would wait for us.
         atexit.register(self.close)
@@ -225,7 +232,7 @@ class ProcessExecutor(Executor):
         number = next(free, None)
         if number is None:
             raise ConfigError(f"an executor runs up to {MAX_READERS} processes; use fewer workers with more groups")
-        self.handles[number] = ProcessHandle(self.context, self.outbox, number)
+        self.handles[number] = ProcessHandle(self.context, self.outbox, number, self.answers_held)
         return self.handles[number]
 
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:

@@ -51,6 +51,8 @@ class Message(NamedTuple):
     head: str
     parcels: tuple[Parcel, ...]
     new_block: int | None = None
+    seconds: float = 0.0
+    """How long an answer took to make."""
 
 
 # ---- tensors
@@ -207,7 +209,7 @@ class Channel:
             if block is not None:
                 block.lent[self.peer] -= np.uint64(1)
 
-    def send(self, head: str, parcels: tuple[Parcel, ...]) -> None:
+    def send(self, head: str, parcels: tuple[Parcel, ...], seconds: float = 0.0) -> None:
         """Send parcels that were lent before."""
         for parcel in parcels:
             block = self.outbox.block_of(parcel)
@@ -215,7 +217,7 @@ class Channel:
                 block.known_to.add(self.peer)
                 self.conn.send(Message("", (), block.number))
                 send_handle(self.conn, block.fd, None)
-        self.conn.send(Message(head, parcels))
+        self.conn.send(Message(head, parcels, seconds=seconds))
 
     def recv(self) -> Message:
         """The next message; raises EOFError or OSError when the other side is gone."""

@@ -26,9 +26,6 @@ class ValueNet(nn.Module):
         """Half the mean square error."""
         return 0.5 * mse_loss(self(obs), target)
 
-    def observe(self, target: Tensor) -> None:
-        """See new targets before learning from them."""
-
 
 class ScaledValueNet(ValueNet):
     """A state value whose network works in units of the targets' own mean and deviation, whatever the rewards' scale.
@@ -55,12 +52,13 @@ class ScaledValueNet(ValueNet):
         return 0.5 * mse_loss(super().forward(obs), (target - self.mean) / self.std)
 
     @torch.no_grad()
-    def observe(self, target: Tensor) -> None:
+    def observe(self, target_mean: Tensor, target_variance: Tensor) -> None:
+        """See what new targets are like before learning from them."""
         self.seen.add_(1).clamp_(max=self.MEMORY)
         share = 1 / self.seen  # an average at first, then a fading one
-        shift = target.mean() - self.mean
+        shift = target_mean - self.mean
         # Mean and variance of the mixture of what was known and what is new.
-        variance = (1 - share) * self.std.square() + share * target.var(correction=0)
+        variance = (1 - share) * self.std.square() + share * target_variance
         variance += share * (1 - share) * shift.square()
         mean, std = self.mean + share * shift, variance.sqrt().clamp(min=1e-3)
         head = self.net[-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -32,13 +34,14 @@ class RunningStats:
         self.mean = torch.zeros(obs_dim, dtype=torch.float64, device=device)
         self.m2 = torch.zeros(obs_dim, dtype=torch.float64, device=device)
 
-    def update(self, obs: Tensor) -> None:
-        """Merge a batch [..., O] (Chan et al. 1979)."""
+    def update(self, obs: Tensor, average: Callable[[Tensor], Tensor] = lambda x: x, num_parts: int = 1) -> None:
+        """Merge a batch [..., O] (Chan et al. 1979), or one of the equal parts of a batch that are averaged over."""
         rows = obs.reshape(-1, obs.shape[-1]).double()
-        count, mean = rows.shape[0], rows.mean(0)
+        count, mean = rows.shape[0] * num_parts, average(rows.mean(0))
         total = self.count + count
         shift = mean - self.mean
-        self.m2 += (rows - mean).square().sum(0) + shift.square() * self.count * count / total
+        within = average((rows - mean).square().sum(0)) * num_parts
+        self.m2 += within + shift.square() * self.count * count / total
         self.mean += shift * count / total
         self.count.copy_(total)
 

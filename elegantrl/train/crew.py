@@ -1,5 +1,9 @@
 """Those who act and judge for a learner: hosts of environment groups and an evaluator, wherever they run.
 
+Hosts work ahead of the learner by up to ``max_lag`` fragments of every group. With a lag of L the data of update k were
+made with the weights after update k - 1 - L, whatever the speed of anybody: the order of calls decides, not the clock.
+Only where the learner does not wait for all hosts (``sync_frac`` below 1) does speed decide what it learns from.
+
 Whoever dies or hangs is replaced. A new host starts from the last snapshot of its groups and repeats what they did
 since then with the weights of that time: where environments can be restored it continues bit for bit. A host that dies
 again at the same place, or whose environments cannot be restored, begins new episodes instead.
@@ -8,11 +12,14 @@ again at the same place, or whose environments cannot be restored, begins new ep
 from __future__ import annotations
 
 import copy
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any, Protocol
+from functools import partial
+from itertools import chain, groupby, pairwise, repeat
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,9 +28,10 @@ from torch import Tensor
 from ..config import ExecuteConfig
 from ..errors import RoleDied, RoleTimedOut
 from ..execute.base import Executor, Future, Handle, Ref
+from ..execute.inline import InlineFuture
 from ..nets.policies import PolicySpec
 from ..rng import derive_seed
-from ..types import EnvSpec, Fragment, State, Weights
+from ..types import EnvSpec, Episodes, Fault, Fragment, Rollout, State, Weights
 from .budget import RestartBudget
 from .evaluator import Score
 from .host import part_name
@@ -31,11 +39,23 @@ from .host import part_name
 SNAPSHOT_SECONDS, SNAPSHOT_CALLS = 1.0, 32
 """A new host repeats no more than this; snapshots change no result, so a clock may time them."""
 
+IN_FLIGHT = "in_flight"
+"""The part of a commit that holds fragments which no update has seen yet."""
+
 
 class Outcome(Protocol):
     """The value of a call by somebody, or an error that says who it was."""
 
     def __call__(self, future: Future, who: str) -> Any: ...
+
+
+class Job(NamedTuple):
+    """A fragment of every group of a host, asked for and not yet taken."""
+
+    weights: Ref | None
+    horizon: int
+    seq: int
+    call: Future
 
 
 @dataclass(slots=True)
@@ -45,21 +65,32 @@ class Host:
     build: Callable[[], Any]
     groups: range
     handle: Handle
-    first_job: int = 0
-    """The first of the answered calls that a successor must repeat."""
+    waiting: deque[Job] = field(default_factory=deque)
+    """What it was asked for and has not been taken, oldest first."""
+    past: list[Job] = field(default_factory=list)
+    """What was taken since its snapshot: a successor repeats it."""
     seen: list[Tensor] = field(default_factory=list)
-    """For each group, the observations [N, O] after the last of these calls: a repetition must end there too."""
+    """For each group, the observations [N, O] after the last of these: a repetition must end there too."""
+    snapshot: dict[str, State] = field(default_factory=dict)
+    snapshot_seq: int = -1
+    """The last job whose effects are in the snapshot."""
+    snapshot_time: float = 0.0
+    next_snapshot: tuple[int, Future] | None = None
+    """One that was asked for, and the last job before it."""
 
 
 @dataclass(slots=True)
 class Losses:
-    """What replacing roles has cost so far."""
+    """What replacing roles and not waiting for the slow has cost so far."""
 
     restarts: int = 0
     steps_lost: int = 0
-    """Environment steps of fragments that died with their host; at most one fragment for each death."""
+    """Environment steps of work that died with its process: at most one fragment of each group for every worker, and
+    what came after the last commit for every learner."""
     episodes_lost: int = 0
     """Open episodes that could not be continued."""
+    steps_stale: int = 0
+    """Environment steps that came too late to be learned from."""
     env_errors: int = 0
     """Environments that were reset because they failed, and fragments that were rejected."""
 
@@ -77,6 +108,7 @@ class Crew:
     ):
         config = config or ExecuteConfig()
         self.executor, self.tell = executor, tell
+        self.max_lag, self.sync_frac = config.max_lag, config.sync_frac
         self.timeout = config.role_timeout if executor.isolates else None
         self.budget = RestartBudget(config.max_restarts)
         self.losses = Losses()
@@ -86,12 +118,11 @@ class Crew:
         self.lanes, self.num_groups = spec.num_envs, sum(map(len, groups))
         self.env_spec = replace(spec, num_envs=self.lanes * self.num_groups)
         self.weights: Ref | None = None
-        # What a new host repeats: the calls that were answered since the states below.
-        self.answered: list[tuple[Ref | None, int, int]] = []
-        self.snapshot: dict[str, State] = {}
-        self.snapshot_time = 0.0
+        self.version = 0
         self.cut: set[int] = set()
         """Groups whose open episodes were lost since ``take_cut`` was asked last."""
+        self.verdict: tuple[Ref | None, int, Future] | None = None
+        """What the evaluator is asked for: weights, seed, and its answer to come."""
 
     def start(self, policy_spec: PolicySpec, seed: int, judge: Callable[[], Any]) -> None:
         """Hand out policies; only now is everybody ready to work."""
@@ -108,46 +139,57 @@ class Crew:
 
     def publish(self, weights: Weights) -> None:
         """What everybody acts with from now on; written once, however many read it."""
-        self.weights = self.executor.put(weights)
+        self.weights, self.version = self.executor.put(weights), weights.version
 
     # ---- acting
 
-    def sample(self, horizon: int, seq: int, outcome: Outcome) -> list[Fragment]:
-        """One fragment per group, in the order of groups."""
-        waited = time.monotonic() - self.snapshot_time
-        if len(self.answered) >= SNAPSHOT_CALLS or (self.answered and waited > SNAPSHOT_SECONDS):
-            self.state_dict(outcome)
-        job = (self.weights, horizon, seq)
-        parts: list[list[Fragment]] = self.ask_all("sample", *job, steps=horizon * self.lanes, outcome=outcome)
-        if self.executor.isolates:
-            self.answered.append(job)
-            for host, part in zip(self.hosts, parts, strict=True):
-                host.seen = last_observations(part)
-        return [fragment for part in parts for fragment in part]
+    def sample(self, horizon: int, seq: int, outcome: Outcome) -> tuple[list[Fragment], int]:
+        """Fragments for the next update, in the order of groups, and the number of the next job.
 
-    def state_dict(self, outcome: Outcome) -> dict[str, State]:
-        """A part of a commit for each group: how the groups are shared out is no part of it."""
-        parts: dict[str, State] = {}
-        for part in self.ask_all("state_dict", outcome=outcome):
-            parts |= part
-        self.remember(parts)
-        return parts
-
-    def load_state_dict(self, parts: dict[str, State], outcome: Outcome) -> list[np.ndarray]:
-        """Continue from ``parts``; for each group, which lanes [N] had to begin a new episode."""
-        calls = [host.handle.call("load_state_dict", parts_of(host, parts)) for host in self.hosts]
-        restarted = [lanes for call in calls for lanes in outcome(call, "load_state_dict")]
-        self.remember(parts)
-        return restarted
-
-    def remember(self, parts: dict[str, State]) -> None:
-        """Where a new host starts; a copy, since what was received lies in memory that its sender waits for."""
-        if self.executor.isolates:
-            self.snapshot = copy.deepcopy(parts)
-            self.snapshot_time = time.monotonic()
-            self.answered = []
+        Before it waits it asks for more, so that nobody idles while the learner learns from these.
+        """
+        while any(len(host.waiting) <= self.max_lag for host in self.hosts):
             for host in self.hosts:
-                host.first_job = 0
+                if len(host.waiting) <= self.max_lag:
+                    self.ask_for_fragment(host, horizon, seq)
+            seq += 1
+        self.take_snapshots(seq)
+        fragments: list[Fragment] = []
+        while not fragments:  # all that came may have been too old
+            for number in self.ready_hosts():
+                fragments += self.take_fragments(number, outcome)
+        return fragments, seq
+
+    def ask_for_fragment(self, host: Host, horizon: int, seq: int) -> None:
+        call = host.handle.call("sample", self.weights, horizon, seq, timeout=self.timeout)
+        host.waiting.append(Job(self.weights, horizon, seq, call))
+
+    def ready_hosts(self) -> list[int]:
+        """Hosts whose oldest fragments are to be taken now: all, or those that are quick enough."""
+        everybody = list(range(len(self.hosts)))
+        if self.sync_frac == 1.0:
+            return everybody
+        calls = [host.waiting[0].call for host in self.hosts if host.waiting]
+        needed = math.ceil(self.sync_frac * len(self.hosts))
+        while sum(call.done() for call in calls) < needed:
+            self.executor.wait([call for call in calls if not call.done()])
+        return [i for i in everybody if self.hosts[i].waiting and self.hosts[i].waiting[0].call.done()]
+
+    def take_fragments(self, number: int, outcome: Outcome) -> list[Fragment]:
+        """The oldest fragments that a host was asked for; none if they are too old to learn from."""
+        host = self.hosts[number]
+        part: list[Fragment] = self.insist(number, lambda: host.waiting[0].call, outcome)
+        job = host.waiting.popleft()
+        if self.executor.isolates:
+            if job.seq > host.snapshot_seq:
+                host.past.append(job._replace(call=NO_CALL))
+            host.seen = last_observations(part)
+        fresh = [fragment for fragment in part if self.version - fragment.version <= self.max_lag]
+        if len(fresh) < len(part):
+            self.losses.steps_stale += sum(fragment.rollout.reward.numel() for fragment in part)
+            self.cut |= set(host.groups)
+            return []
+        return fresh
 
     def worker_of(self, group: int) -> int:
         """The number of the host that acts for a group."""
@@ -158,27 +200,91 @@ class Crew:
         cut, self.cut = self.cut, set()
         return [np.full(self.lanes, group in cut) for group in range(self.num_groups)] if cut else None
 
+    def num_ready(self) -> int:
+        """Fragments of hosts that wait to be learned from."""
+        return sum(job.call.done() for host in self.hosts for job in host.waiting)
+
+    def busy_seconds(self) -> dict[str, float]:
+        """How long the roles have worked, hosts on average."""
+        return {
+            "workers": math.fsum(host.handle.busy_seconds for host in self.hosts) / len(self.hosts),
+            "evaluator": self.judge.busy_seconds,
+        }
+
+    # ---- remembering
+
+    def state_dict(self, outcome: Outcome) -> dict[str, State]:
+        """A part of a commit for each group: how the groups are shared out is no part of it.
+
+        The states are those after everything that was asked for; what of it was not taken yet is a part too.
+        """
+        calls = [self.ask_for_state(host) for host in self.hosts]
+        parts: dict[str, State] = {}
+        in_flight: list[Fragment] = []
+        for number, (host, call) in enumerate(zip(self.hosts, calls, strict=True)):
+            asked = chain([call], map(self.ask_for_state, repeat(host)))  # the first call, then one of each successor
+            part = self.insist(number, partial(next, asked), outcome)
+            for job in host.waiting:  # calls run in order, so these were answered before
+                in_flight += outcome(job.call, f"worker {number}")
+            self.adopt_snapshot(host, part, last_answered(host))
+            parts |= part
+        if in_flight:
+            in_flight.sort(key=by_address)
+            parts[IN_FLIGHT] = {"fragments": [pack_fragment(fragment) for fragment in in_flight]}
+        return parts
+
+    def load_state_dict(self, parts: dict[str, State], outcome: Outcome) -> list[np.ndarray]:
+        """Continue from ``parts``; for each group, which lanes [N] had to begin a new episode."""
+        calls = [host.handle.call("load_state_dict", parts_of(host, parts)) for host in self.hosts]
+        restarted = [lanes for call in calls for lanes in outcome(call, "load_state_dict")]
+        fragments = [unpack_fragment(state) for state in parts.get(IN_FLIGHT, {}).get("fragments", [])]
+        for host in self.hosts:
+            mine = [fragment for fragment in fragments if fragment.slot_group in host.groups]
+            host.waiting = deque(held_job(list(same)) for _, same in groupby(mine, key=lambda f: f.seq))
+            host.next_snapshot = None
+            host.past, host.snapshot_seq = [], -1
+            self.adopt_snapshot(host, parts_of(host, parts), last_answered(host))
+        return restarted
+
+    def ask_for_state(self, host: Host) -> Future:
+        return host.handle.call("state_dict", timeout=self.timeout)
+
+    def take_snapshots(self, seq: int) -> None:
+        """Now and then ask the hosts for their states, and adopt those that have come; nobody waits for them."""
+        if not self.executor.isolates:
+            return
+        for host in self.hosts:
+            if host.next_snapshot is not None and host.next_snapshot[1].done():
+                asked, call = host.next_snapshot
+                host.next_snapshot = None
+                if (part := value_of(call)) is not None:
+                    self.adopt_snapshot(host, part, asked)
+            waited = time.monotonic() - host.snapshot_time
+            due = len(host.past) >= SNAPSHOT_CALLS or (host.past and waited > SNAPSHOT_SECONDS)
+            if due and host.next_snapshot is None:
+                host.next_snapshot = (seq - 1, self.ask_for_state(host))
+
+    def adopt_snapshot(self, host: Host, part: dict[str, State], seq: int) -> None:
+        """Where a new host starts; a copy, since what was received lies in memory that its sender waits for."""
+        if self.executor.isolates:
+            host.snapshot, host.snapshot_seq, host.snapshot_time = copy.deepcopy(part), seq, time.monotonic()
+            host.past = [job for job in host.past if job.seq > seq]
+
     # ---- replacing
 
-    def ask_all(self, method: str, *args: Any, outcome: Outcome, steps: int = 0) -> list[Any]:
-        """What every host answers, in their order; ``steps`` per group are lost with a host that dies."""
-        calls = [host.handle.call(method, *args, timeout=self.timeout) for host in self.hosts]
-        return [self.insist(i, call, method, args, outcome, steps) for i, call in enumerate(calls)]
-
-    def insist(
-        self, number: int, call: Future, method: str, args: tuple[Any, ...], outcome: Outcome, steps: int
-    ) -> Any:
-        """The value of a call on a host; one that dies of it is replaced and its successor asked again."""
+    def insist(self, number: int, ask: Callable[[], Future], outcome: Outcome) -> Any:
+        """What a host answers; one that dies of it is replaced and its successor asked again."""
         host, deaths = self.hosts[number], 0
         while True:
             try:
                 if deaths > 0:
                     self.replace(host, begin_anew=deaths > 1)
-                    call = host.handle.call(method, *args, timeout=self.timeout)
-                return outcome(call, f"worker {number}")
+                return outcome(ask(), f"worker {number}")
             except (RoleDied, RoleTimedOut) as death:
                 deaths += 1
-                self.losses.steps_lost += steps * len(host.groups)
+                lost = next((job for job in host.waiting if job.call.done() and value_of(job.call) is None), None)
+                if lost is not None:  # the one it was working on; those behind it had not begun
+                    self.losses.steps_lost += lost.horizon * self.lanes * len(host.groups)
                 self.forgive(f"worker {number}: {death}")
 
     def forgive(self, why: str) -> None:
@@ -187,9 +293,9 @@ class Crew:
         self.tell(f"{why}; restarted ({spent} within 10 minutes)")
 
     def replace(self, host: Host, begin_anew: bool) -> None:
-        """A new host, as far as the old one had come."""
+        """A new host, as far as the old one had come, with the same work before it."""
         self.executor.kill(host.handle)
-        host.handle = self.executor.spawn(host.build, self.timeout)
+        host.handle, host.next_snapshot = self.executor.spawn(host.build, self.timeout), None
         # The streams of a host that begins anew must not repeat those of the run's beginning.
         seed = derive_seed(self.seed, "restart", self.losses.restarts) if begin_anew else self.seed
         self.ask(host, "start", self.policy_spec, seed)
@@ -197,41 +303,106 @@ class Crew:
             self.cut |= set(host.groups)
             self.losses.episodes_lost += self.lanes * len(host.groups)
             # From here on this host has a past of its own.
-            self.snapshot |= copy.deepcopy(self.ask(host, "state_dict"))
-            host.first_job = len(self.answered)
+            self.adopt_snapshot(host, self.ask(host, "state_dict"), last_answered(host))
+        unanswered = [job for job in host.waiting if value_of(job.call) is None]
+        for job in unanswered:
+            call = host.handle.call("sample", job.weights, job.horizon, job.seq, timeout=self.timeout)
+            host.waiting[host.waiting.index(job)] = job._replace(call=call)
 
     def catch_up(self, host: Host) -> bool:
         """Bring a new host to where the old one was; whether it got there."""
-        if any(lanes.any() for lanes in self.ask(host, "load_state_dict", parts_of(host, self.snapshot))):
+        if any(lanes.any() for lanes in self.ask(host, "load_state_dict", parts_of(host, host.snapshot))):
             return False
-        fragments: list[Fragment] = []
-        for job in self.answered[host.first_job :]:
-            fragments = self.ask(host, "sample", *job)
-        return not fragments or all(map(torch.equal, last_observations(fragments), host.seen))
+        repeated: list[Fragment] = []
+        seen = host.seen
+        for job in host.past:
+            repeated = self.ask(host, "sample", job.weights, job.horizon, job.seq)
+        for job in host.waiting:
+            answer = value_of(job.call)
+            if answer is not None and job.seq > host.snapshot_seq:
+                repeated, seen = self.ask(host, "sample", job.weights, job.horizon, job.seq), last_observations(answer)
+        return not repeated or all(map(torch.equal, last_observations(repeated), seen))
 
     def ask(self, host: Host, method: str, *args: Any) -> Any:
         return host.handle.call(method, *args, timeout=self.timeout).result()
 
     # ---- judging
 
-    def score(self, seed: int, outcome: Outcome) -> Score:
-        """A function of weights and seed alone, so a new evaluator gives the same score."""
+    def ask_for_score(self, weights: Weights, seed: int) -> None:
+        """Have a policy judged; ``score`` hears the answer."""
+        ref = self.weights if weights.version == self.version else self.executor.put(weights)
+        self.verdict = (ref, seed, self.judge.call("score", ref, seed, timeout=self.timeout))
+
+    def score(self, outcome: Outcome, wait: bool) -> Score | None:
+        """What the evaluator answers; None if it has not yet and nobody waits.
+
+        A score is a function of weights and seed alone, so a new evaluator gives the same.
+        """
         is_dead = False
         while True:
+            assert self.verdict is not None
+            ref, seed, call = self.verdict
             try:
                 if is_dead:
                     self.executor.kill(self.judge)
                     self.judge = self.executor.spawn(self.build_judge, self.timeout)
-                score: Score = outcome(self.judge.call("score", self.weights, seed, timeout=self.timeout), "score")
+                    call = self.judge.call("score", ref, seed, timeout=self.timeout)
+                    self.verdict = (ref, seed, call)
+                if not wait and not call.done():
+                    return None
+                score: Score = outcome(call, "score")
+                self.verdict = None
                 return score
             except (RoleDied, RoleTimedOut) as death:
                 is_dead = True
                 self.forgive(f"evaluator: {death}")
 
 
+NO_CALL: Future = InlineFuture(lambda: None)
+"""In place of an answer that was taken: keeping it would hold its sender back."""
+
+
+def held_job(fragments: list[Fragment]) -> Job:
+    """A job that was answered in an earlier life."""
+    return Job(None, fragments[0].rollout.reward.shape[0], fragments[0].seq, InlineFuture(lambda: fragments))
+
+
+def value_of(call: Future) -> Any:
+    """What a call has brought; None if it failed or has not ended."""
+    try:
+        return call.result() if call.done() else None
+    except Exception:
+        return None
+
+
+def last_answered(host: Host) -> int:
+    """The newest job that a host has done."""
+    answered = [job.seq for job in host.waiting if value_of(job.call) is not None]
+    return max([host.snapshot_seq, *answered, *(job.seq for job in host.past)])
+
+
+def by_address(fragment: Fragment) -> tuple[int, int]:
+    return fragment.seq, fragment.slot_group
+
+
 def last_observations(fragments: list[Fragment]) -> list[Tensor]:
     """For each group what its lanes saw last [N, O], as a copy."""
     return [fragment.rollout.next_obs[-1].clone() for fragment in fragments]
+
+
+def pack_fragment(fragment: Fragment) -> State:
+    """A fragment as a part of a commit."""
+    returns, lengths = map(torch.as_tensor, fragment.episodes)
+    address = {"slot_group": fragment.slot_group, "seq": fragment.seq, "version": fragment.version}
+    faults = {"faults": [list(fault) for fault in fragment.faults], "steps_lost": fragment.steps_lost}
+    return {**address, **fragment.rollout._asdict(), "returns": returns, "lengths": lengths, **faults}
+
+
+def unpack_fragment(state: State) -> Fragment:
+    rollout = Rollout(**{name: state[name] for name in Rollout._fields})
+    episodes = Episodes(state["returns"].numpy(), state["lengths"].numpy())
+    address = (state["slot_group"], state["seq"], state["version"])
+    return Fragment(*address, rollout, episodes, tuple(Fault(*fault) for fault in state["faults"]), state["steps_lost"])
 
 
 def plain_outcome(future: Future, who: str) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from ..agents.averaging import Ranks, Solo, share_of
 from ..agents.base import Agent, AgentConfig
 from ..agents.h_term import HTermConfig
 from ..agents.off_policy import TD_ERROR, ReplayConfig
@@ -15,28 +19,77 @@ from ..data.prioritized import PrioritizedReplay
 from ..data.replay import ReplayBuffer
 from ..data.rollout import join_fragments
 from ..data.trajectories import TrajectoryStore
+from ..errors import RoleError
 from ..nets.policies import PolicySpec
 from ..registry import build_agent, find_agent
 from ..rng import torch_stream
 from ..types import EnvSpec, Fragment, Metrics, Rollout, State, Weights
+from .process import device_of_rank
+from .rendezvous import meet
+
+COMMON = ("agent", "env_steps", "version")
+"""The parts of a learner's state that are the same for all ranks."""
+
+
+class Report(NamedTuple):
+    """What came of an update, in few pieces: metrics as one tensor; weights from rank 0 alone."""
+
+    names: tuple[str, ...]
+    values: Tensor  # [len(names)]
+    weights: Weights | None
 
 
 class Learner:
-    """Turns fragments into newer weights."""
+    """Turns fragments into newer weights.
 
-    def __init__(self, agent_name: str, config: AgentConfig, spec: EnvSpec, device: torch.device, seed: int):
+    One of ``num_learners`` ranks has its share of the lanes, of every batch and of the replay buffer; what is counted
+    in environment steps counts those of all ranks. ``config`` and ``spec`` are those of the whole run.
+    """
+
+    def __init__(
+        self,
+        agent_name: str,
+        config: AgentConfig,
+        spec: EnvSpec,
+        device: torch.device,
+        seed: int,
+        rank: int = 0,
+        num_learners: int = 1,
+    ):
+        config = share_of(config, num_learners, config.horizon * spec.num_envs)
+        spec = replace(spec, num_envs=spec.num_envs // num_learners)
+        device = device_of_rank(device, rank)
         self.agent: Agent = build_agent(find_agent(agent_name), spec, config, device, seed)
+        self.averaging = Solo()
+        if num_learners > 1:
+            self.averaging = Ranks(rank, num_learners)
+            self.agent.average_with(self.averaging, seed)
         self.config, self.device = config, device
         self.env_steps = 0
         self.version = 0
         self.replay: ReplayBuffer | None = None
         if self.agent.data == "replay":
-            self.replay = build_replay(cast(ReplayConfig, config), spec, device)
-            self.sampler = torch_stream(seed, "replay", device=device)
+            self.replay = build_replay(cast(ReplayConfig, config), spec, device, self.averaging)
+            stream = ("replay", rank) if rank else ("replay",)
+            self.sampler = torch_stream(seed, *stream, device=device)
         self.trajectories: TrajectoryStore | None = None
         if self.agent.h_term is not None:
             self.trajectories = TrajectoryStore(cast(HTermConfig, config).h_store, spec, device)
         self.agent.schedule(0)
+
+    def join(self, path: str) -> None:
+        """Meet the other ranks, who are given the same path; only now is this one ready to learn."""
+        assert isinstance(self.averaging, Ranks)
+        self.averaging.group = meet(path, self.averaging.rank, self.averaging.size, self.device)
+        self.check_agreement()
+
+    def check_agreement(self) -> None:
+        """Refuse to learn together with ranks that have other parameters: averages would mean nothing."""
+        state = self.agent.training_state()
+        del state["generator"]  # the one thing that differs
+        own = torch.tensor(digest(state | {"env_steps": self.env_steps}), dtype=torch.float64, device=self.device)
+        if not bool(self.averaging.average(own.clone()) == own):
+            raise RoleError(f"learner {self.averaging.rank} and the others do not hold the same parameters")
 
     def policy_spec(self) -> PolicySpec:
         """How workers and evaluators build their copy of the policy."""
@@ -53,7 +106,7 @@ class Learner:
         """Learn from new fragments; metrics are empty while a replay buffer is still warming up."""
         rollout = join_fragments(fragments)
         rollout = Rollout(*(x.to(self.device, non_blocking=True) for x in rollout))
-        self.env_steps += rollout.reward.numel()
+        self.env_steps += rollout.reward.numel() * self.averaging.size
         if self.trajectories is not None:
             self.choose_windows(rollout, self.trajectories)
         if self.replay is not None:
@@ -63,6 +116,18 @@ class Learner:
         self.agent.schedule(self.env_steps)
         self.version += 1
         return metrics
+
+    def learn(self, fragments: Sequence[Fragment]) -> tuple[Metrics, Weights]:
+        """``update``, and the weights that came of it."""
+        return self.update(fragments), self.weights()
+
+    def report(self, fragments: Sequence[Fragment]) -> Report:
+        """``learn`` for a caller in another process: few tensors travel faster than many; metrics are of all ranks."""
+        metrics = self.update(fragments)
+        values = torch.stack([x.detach().float() for x in metrics.values()]) if metrics else torch.empty(0)
+        if metrics:
+            values = self.averaging.average(values)
+        return Report(tuple(metrics), values, self.weights() if self.averaging.rank == 0 else None)
 
     def choose_windows(self, rollout: Rollout, trajectories: TrajectoryStore) -> None:
         """Let the H-term learn from the best windows of what was lived through lately."""
@@ -92,7 +157,11 @@ class Learner:
         return metrics
 
     def state_dict(self) -> State:
-        state: State = {"agent": self.agent.training_state(), "env_steps": self.env_steps, "version": self.version}
+        """All that is needed to continue; without what rank 0 has for all if this is another rank."""
+        if self.averaging.rank == 0:
+            state: State = {"agent": self.agent.training_state(), "env_steps": self.env_steps, "version": self.version}
+        else:
+            state = {"generator": self.agent.generator.get_state()}
         if self.replay is not None:
             state["replay"] = self.replay.state_dict()
             state["sampler"] = self.sampler.get_state()
@@ -100,14 +169,20 @@ class Learner:
             state["trajectories"] = self.trajectories.state_dict()
         return state
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: State, own: State | None = None) -> None:
+        """Continue from rank 0's state; another rank also gets its own, and of rank 0's only what is common."""
         self.agent.load_training_state(state["agent"])
         self.env_steps, self.version = state["env_steps"], state["version"]
+        if own is not None:
+            self.agent.generator.set_state(own["generator"].cpu())
+            state = own
         if self.replay is not None:
             self.replay.load_state_dict(state["replay"])
             self.sampler.set_state(state["sampler"].cpu())
         if self.trajectories is not None:
             self.trajectories.load_state_dict(state["trajectories"])
+        if self.averaging.size > 1:
+            self.check_agreement()
 
     def end_open_episodes(self, restarted: Sequence[np.ndarray]) -> None:
         """Cut the newest transition of every lane whose episode could not be continued after a resume."""
@@ -119,7 +194,27 @@ class Learner:
         """Nothing to release; executors call it on every role."""
 
 
-def build_replay(config: ReplayConfig, spec: EnvSpec, device: torch.device) -> ReplayBuffer:
+def build_replay(config: ReplayConfig, spec: EnvSpec, device: torch.device, averaging: Solo) -> ReplayBuffer:
     if not config.prioritized:
         return ReplayBuffer(config.buffer_size, spec, device)
-    return PrioritizedReplay(config.buffer_size, spec, device, config.priority_alpha, config.priority_beta)
+    exponents = (config.priority_alpha, config.priority_beta)
+    least = averaging.least if averaging.size > 1 else None
+    return PrioritizedReplay(config.buffer_size, spec, device, *exponents, least)
+
+
+def digest(value: Any) -> int:
+    """48 bits of every name, number and tensor in a nested state: a float64 holds the sum of many of them exactly."""
+    found = hashlib.blake2b(digest_size=6)
+
+    def take(value: Any) -> None:
+        if isinstance(value, dict):
+            for name in sorted(value):
+                found.update(name.encode())
+                take(value[name])
+        elif isinstance(value, Tensor):
+            found.update(value.detach().cpu().contiguous().numpy().tobytes())
+        else:
+            found.update(repr(value).encode())
+
+    take(value)
+    return int.from_bytes(found.digest(), "little")

@@ -38,16 +38,24 @@ class RunLog:
     """
 
     def __init__(self, run_dir: str | Path, *, resume_step: int, tensorboard: bool = True) -> None:
-        self.run_dir = Path(run_dir)
-        self._evaluations = [row for row in _read_recorder(self.run_dir) if row[0] <= resume_step]
+        self.run_dir, self._tensorboard = Path(run_dir), tensorboard
+        self._open(resume_step, resume_step)
+
+    def rewind(self, step: int, unfinished: int | None = None) -> None:
+        """Forget what was written after ``step``, and evaluations from step ``unfinished`` on: both come again."""
+        self.close()
+        self._open(step, step if unfinished is None else unfinished - 1)
+
+    def _open(self, last_step: int, last_evaluation: int) -> None:
+        self._evaluations = [row for row in _read_recorder(self.run_dir) if row[0] <= last_evaluation]
         path = self.run_dir / "metrics.jsonl"
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            _drop_rows_after(path, resume_step)
+            _keep_rows(path, last_step, last_evaluation)
             self._file = path.open("ab")
         except OSError as error:
             raise StorageError(f"{path} cannot be opened: {error.strerror}") from error
-        self._writer = _open_tensorboard(self.run_dir, resume_step) if tensorboard else None
+        self._writer = _open_tensorboard(self.run_dir, last_step) if self._tensorboard else None
 
     def log(self, row: Mapping[str, float | int | str], step: int) -> None:
         """Append ``row`` under ``env_steps=step``; a number that is not finite is written as null."""
@@ -107,11 +115,14 @@ def _parse_line(line: bytes) -> dict[str, Any] | None:
     return row if whole else None
 
 
-def _drop_rows_after(path: Path, step: int) -> None:
-    """Rewrite the file without rows beyond ``step`` and without torn lines."""
+def _keep_rows(path: Path, last_step: int, last_evaluation: int) -> None:
+    """Rewrite the file without rows beyond these steps and without torn lines."""
     if path.is_file():
-        lines = [line for row_step, _, line in _parse_rows(path) if row_step <= step]
-        write_atomic(path, b"".join(lines))
+        kept = []
+        for step, row, line in _parse_rows(path):
+            if step <= (last_evaluation if row.get("kind") == "eval" else last_step):
+                kept.append(line)
+        write_atomic(path, b"".join(kept))
 
 
 def _read_recorder(run_dir: Path) -> list[np.ndarray[Any, np.dtype[np.float64]]]:

@@ -31,6 +31,13 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def device_of_rank(device: torch.device, rank: int) -> torch.device:
+    """Where one of several learners learns: all on the CPU, or each on a GPU of its own, from ``device`` on."""
+    if device.type == "cpu" or rank == 0:
+        return device
+    return pick_device(f"{device.type}:{(device.index or 0) + rank}")
+
+
 @contextlib.contextmanager
 def stop_on_signals(request: Callable[[str], None]) -> Iterator[None]:
     """Turn the first Ctrl-C, SIGTERM or hang-up into a stop after a commit; a second one ends the process at once."""

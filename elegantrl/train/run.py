@@ -22,6 +22,7 @@ from ..config import RunConfig
 from ..envs import make_env
 from ..envs.vec_env import VecEnv
 from ..errors import CheckpointError, ConfigError
+from ..execute.base import Executor
 from ..execute.inline import InlineExecutor
 from ..execute.process import ProcessExecutor
 from ..nets.policies import PolicySpec
@@ -30,6 +31,7 @@ from .crew import Crew, share_out
 from .evaluator import Evaluator
 from .host import WorkerHost
 from .learner import Learner
+from .learners import Learners
 from .metrics import RunLog
 from .process import keep_freed_memory, pick_device, settle_and, stop_on_signals
 from .resolve import env_name, resolve_config, split_overrides
@@ -37,7 +39,7 @@ from .store import Commit, Store, write_atomic
 from .supervisor import Display, Supervisor
 from .trained import TrainedPolicy, load_config, save_best
 
-PRELOAD = ("elegantrl.train.host", "elegantrl.train.evaluator", "elegantrl.envs")
+PRELOAD = ("elegantrl.train.host", "elegantrl.train.learner", "elegantrl.train.evaluator", "elegantrl.envs")
 """What every process of a run imports; the fork server does it once for all."""
 
 
@@ -115,9 +117,8 @@ def run_training(
         # Everything that may be refused is built before the first byte is written.
         crew = gather_crew(config, source, device, display, cleanup)
         spec = crew.env_spec
-        home = InlineExecutor()
-        learner = home.spawn(lambda: Learner(config.agent_name, config.agent, spec, device, config.train.seed))
-        policy_spec = learner.call("policy_spec").result()
+        learners = hire_learners(config, spec, device, cleanup)
+        policy_spec = learners.policy_spec()
         crew.start(policy_spec, config.train.seed, evaluator_builder(config, source, device, policy_spec))
         config = with_target(config, spec)
         store = Store(folder, config.checkpoint.keep)
@@ -128,7 +129,7 @@ def run_training(
         cleanup.callback(log.close)
         info = commit_info(config, crew.exactness())
         keep_best = partial(save_best, folder, policy_spec)
-        supervisor = Supervisor(config, learner, crew, store, log, display, info, keep_best)
+        supervisor = Supervisor(config, learners, crew, store, log, display, info, keep_best)
         if commit is not None:
             restore(supervisor, commit, store, display)
         write_atomic(folder / "config.yaml", config.to_yaml().encode())
@@ -169,8 +170,7 @@ def gather_crew(
             f"an instance of {type(source).__name__} cannot be shared out among {config.num_groups} groups;"
             f" pass a class or a function that makes it"
         )
-    executor = ProcessExecutor(PRELOAD) if config.execute.executor == "process" else InlineExecutor()
-    cleanup.callback(executor.close)
+    executor = open_executor(config, config.execute.executor == "process", cleanup)
     lanes = config.env.num_envs // config.num_groups
     make = partial(make_group, source, lanes, device, config.env.kwargs)
     groups = share_out(config.num_groups, config.execute.num_workers)
@@ -183,6 +183,27 @@ def gather_crew(
 def make_group(source: Any, lanes: int, device: torch.device, kwargs: dict[str, Any], group: int) -> VecEnv:
     """The environments of one group; slots are numbered across all groups."""
     return make_env(source, lanes, device=device, first_slot=group * lanes, **kwargs)
+
+
+def hire_learners(config: RunConfig, spec: EnvSpec, device: torch.device, cleanup: contextlib.ExitStack) -> Learners:
+    """One in this process, or as many in processes as the config says."""
+    ranks, in_processes = config.num_learners, config.execute.num_learners > 0
+    executor = open_executor(config, in_processes, cleanup)
+
+    def build(rank: int) -> Callable[[], Learner]:
+        make = partial(
+            Learner, config.agent_name, config.agent, spec, device, config.train.seed, rank=rank, num_learners=ranks
+        )
+        return partial(settle_and, make, config.train.num_threads)
+
+    return Learners(executor, build, ranks, config.num_groups, config.execute.role_timeout)
+
+
+def open_executor(config: RunConfig, in_processes: bool, cleanup: contextlib.ExitStack) -> Executor:
+    """Where roles live; a host may be so many answers ahead of its learner."""
+    executor = ProcessExecutor(PRELOAD, config.execute.max_lag + 4) if in_processes else InlineExecutor()
+    cleanup.callback(executor.close)
+    return executor
 
 
 def evaluator_builder(
@@ -305,7 +326,7 @@ def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str)
         "executor": config.execute.executor,
         "num_workers": config.execute.num_workers,
         "env_steps": state.env_steps,
-        "updates": supervisor.ask("num_updates"),
+        "updates": supervisor.learners.num_updates(),
         "episodes": state.episodes,
         **asdict(supervisor.crew.losses),
         "wall_seconds": round(state.wall_seconds, 3),

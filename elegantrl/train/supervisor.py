@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from ..config import RunConfig
-from ..errors import ElegantRLError, NonFinite, RoleError, StorageError
-from ..execute.base import Future, Handle, where_raised
+from ..errors import CheckpointError, ElegantRLError, NonFinite, RoleDied, RoleError, RoleTimedOut, StorageError
+from ..execute.base import Future, where_raised
 from ..rng import derive_seed
 from ..types import Fragment, Metrics, State, Weights
 from .budget import RestartBudget
-from .crew import Crew, Losses
+from .crew import Crew
 from .evaluator import Score
+from .learners import Learners
 from .metrics import RunLog
 from .store import Store
 
@@ -95,13 +96,45 @@ class Speedometer:
         self._start += time.monotonic() - before
 
 
+@dataclass(slots=True)
+class Evaluation:
+    """A policy that is being judged, and what was heard of it so far."""
+
+    env_steps: int
+    weights: Weights
+    returns: tuple[float, ...] = ()
+    looks: int = 0
+
+    @property
+    def score(self) -> Score:
+        return Score(self.returns)
+
+    def state_dict(self) -> State:
+        return {
+            "env_steps": self.env_steps,
+            "version": self.weights.version,
+            "flat": self.weights.flat,
+            "returns": list(self.returns),
+            "looks": self.looks,
+        }
+
+    @classmethod
+    def from_state(cls, state: State) -> Evaluation:
+        weights = Weights(state["version"], state["flat"])
+        return cls(state["env_steps"], weights, tuple(state["returns"]), state["looks"])
+
+
+class LearnerLost(Exception):
+    """A learner died or hangs."""
+
+
 class Supervisor:
     """Runs one agent until a reason to stop comes up."""
 
     def __init__(
         self,
         config: RunConfig,
-        learner: Handle,
+        learners: Learners,
         crew: Crew,
         store: Store,
         log: RunLog,
@@ -110,12 +143,15 @@ class Supervisor:
         keep_best: Callable[[Tensor, Progress], None] = lambda flat, progress: None,
     ):
         self.keep_best = keep_best
-        self.config, self.learner, self.crew = config, learner, crew
+        self.config, self.learners, self.crew = config, learners, crew
         self.store, self.log, self.display, self.commit_info = store, log, display, commit_info
         self.state = Progress()
-        self.weights: Weights = self.fetch_weights()
+        self.spread(self.ask("weights"))
         self.best_flat: Tensor = self.weights.flat
+        self.evaluation: Evaluation | None = None
         self.metrics: Metrics = {}
+        self.age = 0
+        """Versions by which the policy had moved on from the one that made the newest data."""
         self.stop_request: str | None = None
         self._seconds_before = 0.0
         self._failed_commits = 0
@@ -129,32 +165,54 @@ class Supervisor:
     # ---- the loop
 
     def run(self) -> str:
-        """Train until there is a reason to stop; return it."""
-        started = time.monotonic()
+        """Train until there is a reason to stop; return it. A lost learner costs what came after the last commit."""
+        self._started = time.monotonic()
+        reached: int | None = None
+        while True:
+            try:
+                if reached is not None:
+                    self.go_back(reached)
+                    reached = None
+                elif self.learners.executor.isolates and self.state.env_steps == 0:
+                    self.commit()  # what a learner that dies early begins again from
+                return self.train()
+            except LearnerLost as death:
+                reached = max(reached or 0, self.state.env_steps)
+                self.crew.forgive(f"learner: {death}")
+
+    def train(self) -> str:
         speed = Speedometer(self.state.env_steps)
+        shares = Shares(self.busy_seconds())
         while (reason := self.stop_reason()) is None:
             self.learn(self.collect())
-            self.state.wall_seconds = self._seconds_before + time.monotonic() - started
+            self.state.wall_seconds = self.seconds()
             if speed.seconds() >= LOG_SECONDS:
-                self.log_training(speed.restart(self.state.env_steps))
-            if self.evaluation_is_due():
-                with speed.paused():
-                    if self.evaluate():
-                        self.request_stop("target_return")
+                self.log_training(speed.restart(self.state.env_steps), shares.waited(self.busy_seconds()))
+            with speed.paused():  # elsewhere it goes on beside training, here it takes its time
+                if self.evaluation is None and self.evaluation_is_due():
+                    self.begin_evaluation()
+                self.hear_evaluation(wait=False)
             due = self.state.env_steps - self.state.last_commit >= self.config.checkpoint.interval
             if due and self.stop_reason() is None:  # the last commit comes after the last evaluation
                 with speed.paused():
                     self.commit()
         if self.state.env_steps > speed.start_step:
-            self.log_training(speed.restart(self.state.env_steps))
-        if self.state.last_eval < self.state.env_steps and reason not in ("interrupted", "terminated"):
-            self.evaluate()
+            self.log_training(speed.restart(self.state.env_steps), shares.waited(self.busy_seconds()))
+        if reason not in ("interrupted", "terminated"):
+            self.hear_evaluation(wait=True)
+            if self.state.last_eval < self.state.env_steps and reason != "target_return":
+                self.begin_evaluation()
+                self.hear_evaluation(wait=True)
         if self.state.best_mean == -math.inf:
             # Stopped before the first evaluation: the newest policy is the best known.
             self.best_flat = self.weights.flat
-        self.state.wall_seconds = self._seconds_before + time.monotonic() - started
+        self.state.wall_seconds = self.seconds()
         self.commit(must_succeed=True)
         return reason
+
+    def seconds(self) -> float:
+        """How long this run has been trained, before and after interruptions."""
+        return self._seconds_before + time.monotonic() - self._started
 
     def stop_reason(self) -> str | None:
         train, state = self.config.train, self.state
@@ -169,9 +227,8 @@ class Supervisor:
         return None
 
     def collect(self) -> list[Fragment]:
-        """One fragment from every group of environments, with the newest weights."""
-        fragments = self.crew.sample(self.config.agent.horizon, self.state.seq, self.outcome)
-        self.state.seq += 1
+        """Fragments for one update; workers go on with the next while the learner learns from these."""
+        fragments, self.state.seq = self.crew.sample(self.config.agent.horizon, self.state.seq, self.outcome)
         for fragment in fragments:
             self.note_faults(fragment)
         self.end_lost_episodes()
@@ -179,6 +236,7 @@ class Supervisor:
             self.state.env_steps += fragment.rollout.reward.numel()
             self.state.episodes += len(fragment.episodes.returns)
             self.state.recent_returns.extend(fragment.episodes.returns[-RECENT_EPISODES:].tolist())
+        self.age = self.weights.version - min(fragment.version for fragment in fragments)
         return fragments
 
     def note_faults(self, fragment: Fragment) -> None:
@@ -203,16 +261,15 @@ class Supervisor:
             self.ask("end_open_episodes", cut)
 
     def learn(self, fragments: list[Fragment]) -> None:
-        metrics: Metrics = self.ask("update", fragments)
+        metrics, weights = self.ask("update", fragments)
         if metrics:
             self.metrics = metrics
-        self.weights = self.fetch_weights()
+        self.spread(weights)
 
-    def fetch_weights(self) -> Weights:
-        """The newest weights of the learner, from now on also those of everybody else."""
-        weights: Weights = self.ask("weights")
+    def spread(self, weights: Weights) -> None:
+        """From now on the weights of everybody."""
+        self.weights = weights
         self.crew.publish(weights)
-        return weights
 
     # ---- judging
 
@@ -226,41 +283,60 @@ class Supervisor:
             return False
         return state.train_return >= train.target_return and waited >= interval / 10
 
-    def evaluate(self) -> bool:
-        """Score the policy, keep it if it is the best; whether it reaches the target return for certain.
+    def begin_evaluation(self) -> None:
+        """Have the newest policy judged."""
+        self.state.last_eval = self.state.env_steps
+        self.evaluation = Evaluation(self.state.env_steps, self.weights)
+        self.look_at(self.evaluation)
 
-        The best of many looks is partly luck, so a promising score is confirmed on fresh seeds before it counts, and
-        one that would end the run on as many again.
-        """
-        target = math.inf if self.config.train.target_return is None else self.config.train.target_return
-        score = self.score(0)
-        if score.mean > self.state.best_mean or score.lower >= target:
-            score += self.score(1)
-        if score.lower >= target:
-            score += self.score(2) + self.score(3)
-        reached = score.lower >= target
+    def look_at(self, evaluation: Evaluation) -> None:
+        seed = derive_seed(self.config.train.seed, "eval", evaluation.env_steps, evaluation.looks)
+        self.crew.ask_for_score(evaluation.weights, seed)
+
+    def hear_evaluation(self, wait: bool) -> None:
+        """Take in what the evaluator has to say by now, or all it will say."""
+        while (evaluation := self.evaluation) is not None:
+            score = self.crew.score(self.outcome, wait)
+            if score is None:
+                return
+            evaluation.returns += score.returns
+            evaluation.looks += 1
+            if self.wants_another_look(evaluation):
+                self.look_at(evaluation)
+            else:
+                self.evaluation = None
+                self.conclude(evaluation)
+
+    def wants_another_look(self, evaluation: Evaluation) -> bool:
+        """The best of many looks is partly luck: a promising score is confirmed on fresh seeds before it counts, and
+        one that would end the run on as many again."""
+        score, target = evaluation.score, self.target()
+        if evaluation.looks == 1:
+            return score.mean > self.state.best_mean or score.lower >= target
+        return evaluation.looks == 3 or (evaluation.looks == 2 and score.lower >= target)
+
+    def target(self) -> float:
+        target = self.config.train.target_return
+        return math.inf if target is None else target
+
+    def conclude(self, evaluation: Evaluation) -> None:
+        """Keep the policy if it is the best; stop if it reaches the target return for certain."""
+        state, score, step = self.state, evaluation.score, evaluation.env_steps
+        reached = score.lower >= self.target()
         # A policy that reaches the target for certain goes before one with a higher but less certain mean.
-        self.keep_score(score, reached or score.mean > self.state.best_mean)
-        return reached
-
-    def score(self, attempt: int) -> Score:
-        seed = derive_seed(self.config.train.seed, "eval", self.state.env_steps, attempt)
-        return self.crew.score(seed, self.outcome)
-
-    def keep_score(self, score: Score, is_best: bool) -> None:
-        state = self.state
+        is_best = reached or score.mean > state.best_mean
         if is_best:
-            state.best_mean, state.best_ci95, state.best_step = score.mean, score.ci95, state.env_steps
-            self.best_flat = self.weights.flat
+            state.best_mean, state.best_ci95, state.best_step = score.mean, score.ci95, step
+            self.best_flat = evaluation.weights.flat
             self.keep_best(self.best_flat, state)
         clearly_worse = score.mean + score.ci95 < state.best_mean - state.best_ci95
         state.worse_in_a_row = state.worse_in_a_row + 1 if clearly_worse else 0
-        state.last_eval, state.final_mean = state.env_steps, score.mean
+        state.final_mean = score.mean
         row: Row = {"kind": "eval", "eval/mean": score.mean, "eval/std": score.std, "eval/ci95": score.ci95}
-        self.log.log(row | {"wall_seconds": state.wall_seconds, "eval/episodes": len(score.returns)}, state.env_steps)
+        self.log.log(row | {"wall_seconds": state.wall_seconds, "eval/episodes": len(score.returns)}, step)
         losses = host_floats(self.metrics)
         self.log.record_evaluation(
-            state.env_steps,
+            step,
             score.mean,
             score.std,
             state.train_return,
@@ -268,10 +344,12 @@ class Supervisor:
             losses.get("loss/critic", losses.get("loss/value", math.nan)),
         )
         self.display.evaluation(state, score, is_best)
+        if reached:
+            self.request_stop("target_return")
 
     # ---- remembering
 
-    def log_training(self, steps_per_second: float) -> None:
+    def log_training(self, steps_per_second: float, waited: dict[str, float]) -> None:
         values = host_floats(self.metrics)
         for name, value in values.items():
             if not math.isfinite(value):
@@ -281,10 +359,17 @@ class Supervisor:
                 )
         row: Row = {"kind": "train", "train/return": self.state.train_return, "train/episodes": self.state.episodes}
         row |= {"time/steps_per_second": steps_per_second, "wall_seconds": self.state.wall_seconds}
-        if self.crew.losses != Losses():
+        if self.crew.executor.isolates:
+            row |= {"pipeline/policy_age": self.age, "pipeline/queue_depth": self.crew.num_ready()}
+            row |= {f"waiting/{role}": share for role, share in waited.items()}
+        if any(asdict(self.crew.losses).values()):
             row |= {f"faults/{name}": value for name, value in asdict(self.crew.losses).items()}
         self.log.log(row | values, self.state.env_steps)
         self.display.progress(self.state, steps_per_second)
+
+    def busy_seconds(self) -> dict[str, float]:
+        """How long each role has worked since it came to life, workers on average."""
+        return self.crew.busy_seconds() | {"learner": self.learners.busy_seconds()}
 
     def commit(self, must_succeed: bool = False) -> None:
         """Write everything needed to continue bit for bit. A full disk costs a warning, three in a row the run."""
@@ -293,9 +378,10 @@ class Supervisor:
         self.state.last_commit = self.state.env_steps
         workers = self.crew.state_dict(self.outcome)
         self.end_lost_episodes()
+        evaluation = self.evaluation.state_dict() if self.evaluation is not None else {}
         parts = {
-            "learner": self.ask("state_dict"),
-            "supervisor": self.state.state_dict() | {"best_flat": self.best_flat},
+            "supervisor": self.state.state_dict() | {"best_flat": self.best_flat, "evaluation": evaluation},
+            **self.ask("state_dict"),
             **workers,
         }
         try:
@@ -311,30 +397,73 @@ class Supervisor:
         """Continue where a commit was written."""
         supervisor = dict(parts["supervisor"])
         self.best_flat = supervisor.pop("best_flat")
+        evaluation = supervisor.pop("evaluation", {})
         self.state = Progress.from_state(supervisor)
         self._seconds_before = self.state.wall_seconds
-        self.ask("load_state_dict", parts["learner"])
+        self.ask("load_state_dict", parts)
         self.ask("end_open_episodes", self.crew.load_state_dict(parts, self.outcome))
-        self.weights = self.fetch_weights()
+        self.spread(self.ask("weights"))
+        self.evaluation = None
+        if evaluation:
+            self.evaluation = Evaluation.from_state(evaluation)
+            self.look_at(self.evaluation)
+        self.log.rewind(self.state.env_steps, self.evaluation.env_steps if self.evaluation else None)
+
+    def go_back(self, reached: int) -> None:
+        """New learners in place of lost ones: the run continues from its last commit, everybody with them."""
+        seconds = self.seconds()
+        self.ask("restart")
+        commit = self.store.latest_valid()
+        if commit is not None:
+            self.restore({part: commit.load(part) for part in commit.parts})
+        elif reached > 0:  # before the first step a new learner is as good as the old one
+            raise CheckpointError(f"{self.store.run_dir} holds no commit from which a new learner could start")
+        self._seconds_before, self._started = seconds, time.monotonic()
+        lost = reached - self.state.env_steps
+        self.crew.losses.steps_lost += lost
+        self.display.message(f"a new learner goes on at step {self.state.env_steps:,}; {lost:,} steps are done again")
 
     # ---- talking to roles
 
     def ask(self, method: str, *args: Any) -> Any:
-        """What the learner answers."""
-        return self.outcome(self.learner.call(method, *args), method)
+        """What the learners answer."""
+        try:
+            return getattr(self.learners, method)(*args)
+        except (RoleDied, RoleTimedOut) as death:
+            raise LearnerLost(str(death)) from death
+        except Exception as error:
+            raise self.explain(error, method) from error
 
     def outcome(self, future: Future, who: str) -> Any:
-        """The value of a call; a foreign exception becomes one sentence that says where it came from."""
+        """The value of a call by somebody."""
         try:
             return future.result()
-        except ElegantRLError:
-            raise
         except Exception as error:
-            where, text = where_raised(error), " ".join(str(error).split())
-            raise RoleError(
-                f"{who} failed at step {self.state.env_steps} in {self.config.env.id}:"
-                f" {type(error).__name__}: {text}{f' ({where})' if where else ''}"
-            ) from error
+            raise self.explain(error, who) from error
+
+    def explain(self, error: Exception, who: str) -> Exception:
+        """A foreign exception becomes one sentence that says where it came from."""
+        if isinstance(error, ElegantRLError):
+            return error
+        where, text = where_raised(error), " ".join(str(error).split())
+        return RoleError(
+            f"{who} failed at step {self.state.env_steps} in {self.config.env.id}:"
+            f" {type(error).__name__}: {text}{f' ({where})' if where else ''}"
+        )
+
+
+class Shares:
+    """What share of the time each role has been waiting since it was asked last."""
+
+    def __init__(self, busy: dict[str, float]):
+        self.busy, self.time = busy, time.monotonic()
+
+    def waited(self, busy: dict[str, float]) -> dict[str, float]:
+        passed = max(time.monotonic() - self.time, 1e-9)
+        # A role that was replaced meanwhile counts from its beginning.
+        shares = {role: min(1.0, max(0.0, 1.0 - (busy[role] - self.busy[role]) / passed)) for role in busy}
+        self.busy, self.time = busy, time.monotonic()
+        return shares
 
 
 def host_floats(metrics: Metrics) -> dict[str, float]:

@@ -23,9 +23,8 @@ from torch import nn
 
 from elegantrl.errors import ConfigError, NonFinite, RoleDied, RoleError, RoleTimedOut
 from elegantrl.execute.base import Executor, RemoteTraceback, where_raised
-from elegantrl.execute.child import MAX_ANSWERS_HELD
 from elegantrl.execute.inline import InlineExecutor
-from elegantrl.execute.process import ProcessExecutor
+from elegantrl.execute.process import ANSWERS_HELD, ProcessExecutor
 
 BACKENDS: dict[str, Callable[[], Executor]] = {"inline": InlineExecutor, "process": ProcessExecutor}
 ISOLATING = [name for name in BACKENDS if name != "inline"]
@@ -355,7 +354,7 @@ def test_a_call_carries_what_its_arguments_were(isolating: Executor) -> None:
     for i in range(6):
         futures.append(role.call("add", x, i))
         x += 100
-    results = [future.result() for future in futures[:MAX_ANSWERS_HELD]]
+    results = [future.result() for future in futures[:ANSWERS_HELD]]
     assert [float(result[-1]) for result in results] == [0, 101, 202, 303]
 
 
@@ -418,7 +417,7 @@ def test_weights_are_double_buffered(processes: ProcessExecutor) -> None:
 
 def test_whoever_keeps_all_answers_holds_the_role_back(processes: ProcessExecutor) -> None:
     role = processes.spawn(Role)
-    held = [role.call("ones", 100_000, float(i)).result() for i in range(MAX_ANSWERS_HELD)]
+    held = [role.call("ones", 100_000, float(i)).result() for i in range(ANSWERS_HELD)]
     one_more = role.call("ones", 100_000, 99.0)
     assert processes.wait([one_more], timeout=0.1) == []
     del held[1]

@@ -47,6 +47,7 @@ def arguments(folder: Path, times: int, mode: str, at_step: int, env_id: str, **
     return {"seed": 3, "max_steps": 800, "eval": evaluation, "env": env, **layout, **more}
 
 
+@pytest.mark.parametrize("max_lag", [0, 2])
 @pytest.mark.parametrize(
     ("agent", "env_id", "settings", "mode", "words"),
     [
@@ -66,11 +67,12 @@ def test_a_run_with_a_lost_worker_equals_one_without(
     settings: dict[str, Any],
     mode: str,
     words: str,
+    max_lag: int,
 ) -> None:
     hashes = []
     for name, times in (("sound", 0), ("faulty", 1)):
         listener = Listener()
-        more = {**settings, "role_timeout": 8.0 if mode == "hang" else 600.0}
+        more = {**settings, "max_lag": max_lag, "role_timeout": 8.0 if mode == "hang" else 600.0}
         faults = tmp_path / f"{name}.faults"
         run = run_quietly(
             agent,

@@ -177,6 +177,7 @@ def test_envs_per_worker_says_environments_and_groups() -> None:
     words = "--executor process --num-workers 3 --envs-per-worker 4 --role-timeout 5 --max-restarts 2"
     config = parse_run("ppo", "CartPole-v1", words.split())[0]
     assert (config.env.num_envs, config.num_groups, config.execute.executor) == (12, 3, "process")
+    assert (config.execute.num_learners, config.num_learners) == (0, 1)
     assert (config.execute.num_workers, config.execute.role_timeout, config.execute.max_restarts) == (3, 5.0, 2)
 
 
@@ -188,6 +189,8 @@ def test_envs_per_worker_says_environments_and_groups() -> None:
         ("--num-workers 3 --num-envs 4", "env.num_envs=4 cannot be shared out equally among 3 groups"),
         ("--num-workers 3 --num-groups 2", "execute.num_workers=3 is more than the 2 groups"),
         ("--executor threads", "threads"),
+        ("--num-learners 2", "add --executor process"),
+        ("--executor process --num-learners 2 --num-envs 4", "use --num-groups 2"),
     ],
 )
 def test_layouts_that_do_not_work_out(cli: Cli, tmp_path: Path, words: str, sentence: str) -> None:

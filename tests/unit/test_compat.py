@@ -175,11 +175,31 @@ def test_s5_learner_gpus():
     for one in (-1, [-1], [[-1]], [(-1,)]):
         args.learner_gpus = one
         assert args.run_config().train.device == "cpu"
-    args.learner_gpus = [-1, -1]
-    with pytest.warns(UserWarning, match="one learner runs, on the first of them"):
+        assert args.run_config().execute.num_learners == 0
+    args.num_envs = 4
+    for two in ([-1, -1], [[-1, -1]]):
+        args.learner_gpus = two
+        config = args.run_config()
+        assert (config.execute.executor, config.execute.num_learners, config.num_groups) == ("process", 2, 2)
+        assert config.train.device == "cpu"
+    args.num_envs = 3
+    with pytest.raises(ConfigError, match="num_envs=3 cannot be shared out equally among 2 groups"):
         args.run_config()
     args.learner_gpus = [[0], [1]]
     with pytest.raises(ConfigError, match="tournament"):
+        args.run_config()
+
+
+def test_learners_use_gpus_in_a_row(monkeypatch):
+    args = short(Config(AgentPPO, "CartPole-v1"))
+    args.num_envs, args.learner_gpus = 4, [1, 2]
+    with pytest.warns(UserWarning, match="there is no GPU 1"):
+        assert args.run_config().num_learners == 1
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    config = args.run_config()
+    assert (config.num_learners, config.train.device) == (2, "cuda:1")
+    args.learner_gpus = [0, 2]
+    with pytest.raises(ConfigError, match=r"learners use GPUs in a row; write \[0, 1\]"):
         args.run_config()
 
 

@@ -295,6 +295,49 @@ def test_every_agent_config_is_documented() -> None:
     assert DQNConfig.section == "agent"
 
 
+# ---- learners
+
+
+def with_learners(num_learners: int, num_groups: int = 4, executor: str = "process", **agent: Any) -> RunConfig:
+    return RunConfig.from_dict(
+        {
+            "agent": {"name": "ppo"} | agent,
+            "env": {"id": "CartPole-v1", "num_envs": 12, "num_groups": num_groups},
+            "execute": {"executor": executor, "num_learners": num_learners},
+        }
+    )
+
+
+def test_several_learners_decide_the_numbers_and_one_does_not() -> None:
+    before = with_learners(0, executor="inline").hash()
+    assert before == with_learners(0).hash() == with_learners(1).hash()
+    assert len({before, with_learners(2).hash(), with_learners(4).hash()}) == 3
+    assert with_learners(2).identity()["execute"]["num_learners"] == 2
+    assert RunConfig.from_yaml(with_learners(2).to_yaml()) == with_learners(2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"num_learners": 1, "executor": "inline"},
+            r"execute\.num_learners=1 asks for processes; add --executor process",
+        ),
+        ({"num_learners": 3}, r"4 groups .* execute\.num_learners=3; use --num-groups 6"),
+        ({"num_learners": 2, "batch_size": 25}, r"agent\.batch_size=25 cannot be .* among 2 learners; use 24 or 26"),
+        ({"num_learners": 2, "name": "dqn", "batch_size": 1}, r"agent\.batch_size=1 cannot be .*; use 2$"),
+    ],
+)
+def test_learners_that_do_not_work_out(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        with_learners(**settings)
+
+
+def test_a_rollout_in_one_batch_needs_no_batch_size_that_divides() -> None:
+    assert with_learners(3, 3, name="a2c").num_learners == 3
+    assert with_learners(3, 3, batch_size=12 * 128 + 1).num_learners == 3
+
+
 # ---- groups and workers
 
 

@@ -25,6 +25,7 @@ from elegantrl.registry import agent_names, find_agent
 from elegantrl.rng import derive_seed
 from elegantrl.train.crew import Crew, Host
 from elegantrl.train.evaluator import Score
+from elegantrl.train.learners import Learners
 from elegantrl.train.metrics import RunLog, read_metrics
 from elegantrl.train.run import Silent
 from elegantrl.train.store import Store
@@ -59,7 +60,7 @@ class FakeWorker:
         return {"worker0": {}}
 
     def load_state_dict(self, parts: dict[str, State]) -> list[Any]:
-        return []
+        return [np.zeros(2, dtype=bool)]
 
     def close(self) -> None: ...
 
@@ -76,6 +77,9 @@ class FakeLearner:
         self.updates += 1
         self.on_update()
         return {"loss/policy": torch.tensor(self.loss)}
+
+    def learn(self, fragments: list[Fragment]) -> tuple[Metrics, Weights]:
+        return self.update(fragments), self.weights()
 
     def weights(self) -> Weights:
         return Weights(self.updates, torch.tensor([float(self.updates)]))
@@ -125,10 +129,10 @@ class Stage:
         self.evaluator = FakeEvaluator(self.scores)
         crew = Crew(executor, [lambda: self.worker], [range(1)])
         crew.start(PolicySpec("fake"), 0, lambda: self.evaluator)
-        learner = executor.spawn(lambda: self.learner)
+        learners = Learners(executor, lambda rank: lambda: self.learner)
         self.store = Store(self.folder)
         self.log = RunLog(self.folder, resume_step=0, tensorboard=False)
-        self.supervisor = Supervisor(self.config, learner, crew, self.store, self.log, Silent(), {})
+        self.supervisor = Supervisor(self.config, learners, crew, self.store, self.log, Silent(), {})
 
     def close(self) -> None:
         self.log.close()
@@ -329,7 +333,7 @@ def test_an_error_of_a_role_says_where_it_came_from(stage: MakeStage) -> None:
     [
         ("worker", "sample", "worker 0 failed at step 0"),
         ("learner", "update", "update failed at step 20"),
-        ("learner", "weights", "weights failed at step 20"),
+        ("learner", "weights", "update failed at step 20"),
         ("evaluator", "score", "score failed at step 20"),
         ("worker", "state_dict", "worker 0 failed at step 20"),
     ],

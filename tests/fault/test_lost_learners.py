@@ -1,0 +1,277 @@
+"""A rank that dies, hangs or fails is noticed at once, whatever the others are doing; all can begin anew."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from elegantrl.agents.averaging import Ranks
+from elegantrl.agents.ppo import PPOConfig
+from elegantrl.errors import NonFinite, PeersLost, RoleDied, RoleError, RoleTimedOut
+from elegantrl.execute.base import Executor
+from elegantrl.execute.process import ProcessExecutor, ProcessHandle
+from elegantrl.train import rendezvous
+from elegantrl.train.learner import Learner
+from elegantrl.train.learners import Learners
+from elegantrl.train.metrics import read_metrics
+from elegantrl.train.run import RunResult
+from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Metrics, Rollout
+
+CPU = torch.device("cpu")
+SPEC = EnvSpec("Made", (3,), ActionSpec("discrete", 2), 4)
+PROMPTLY = 20.0
+"""Seconds on a busy machine; well below the time that a rank waits for the others by itself."""
+
+
+class Doomed(Learner):
+    """Meets its fate once the file ``trigger`` is there."""
+
+    def __init__(self, fate: str, trigger: Path, *args: Any):
+        super().__init__(*args)
+        self.fate, self.trigger = fate, trigger
+        average = self.averaging.average
+
+        def average_and_die(x: Tensor) -> Tensor:
+            if self.is_due("inside"):
+                assert isinstance(self.averaging, Ranks)
+                work = self.averaging.group.allreduce([x])  # runs in a thread of its own while this one dies
+                assert work is not None
+                self.die()
+            return average(x)
+
+        self.averaging.average = average_and_die  # type: ignore[method-assign]
+
+    def is_due(self, fate: str) -> bool:
+        return self.fate == fate and self.trigger.exists()
+
+    def die(self) -> None:
+        self.trigger.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def join(self, path: str) -> None:
+        if self.is_due("meeting"):
+            self.die()
+        super().join(path)
+
+    def update(self, fragments: Any) -> Metrics:
+        if self.is_due("before"):
+            self.die()
+        if self.is_due("raise"):
+            raise NonFinite("made up")
+        if self.is_due("hang"):
+            time.sleep(1000)
+        metrics = super().update(fragments)
+        if self.is_due("after"):
+            self.die()
+        return metrics
+
+
+def build(fate: str, doomed: int, trigger: Path, size: int, rank: int) -> Callable[[], Learner]:
+    config = PPOConfig(hidden=(8,), horizon=4, batch_size=8, num_epochs=2)
+    return partial(Doomed, fate if rank == doomed else "", trigger, "ppo", config, SPEC, CPU, 3, rank, size)
+
+
+def fragments_of(seq: int) -> list[Fragment]:
+    g = torch.Generator().manual_seed(seq)
+    nothing = Episodes(np.empty(0), np.empty(0, np.int64))
+    found = []
+    for group in range(2):
+        obs = torch.randn(5, 2, 3, generator=g)
+        ended = torch.zeros(4, 2, dtype=torch.bool)
+        action = torch.randint(2, (4, 2), generator=g)
+        reward, logp = torch.randn(4, 2, generator=g), torch.full((4, 2), -0.7)
+        found.append(Fragment(group, seq, seq, Rollout(obs[:-1], action, reward, ended, ended, obs[1:], logp), nothing))
+    return found
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    executor = ProcessExecutor()
+    yield executor
+    executor.close()
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("fate", ["before", "inside", "after"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_is_noticed_and_all_begin_anew(
+    executor: Executor, tmp_path: Path, hash_state: Callable[[Any], str], fate: str, rank: int
+) -> None:
+    trigger = tmp_path / "trigger"
+    learners = Learners(executor, partial(build, fate, rank, trigger, 2), 2, 2, timeout=600.0)
+    learners.update(fragments_of(0))
+    commit = learners.state_dict()
+    _, expected = learners.update(fragments_of(1))
+    trigger.touch()
+    start = time.monotonic()
+    with pytest.raises(RoleDied, match="died of SIGKILL before it answered report") as caught:
+        learners.update(fragments_of(2))
+    assert not isinstance(caught.value, PeersLost)  # the cause, and not what it did to the others
+    assert time.monotonic() - start < PROMPTLY
+    learners.restart()
+    assert len(multiprocessing.active_children()) == 2
+    learners.load_state_dict(commit)
+    _, again = learners.update(fragments_of(1))
+    assert torch.equal(again.flat, expected.flat)
+    learners.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_rank_that_hangs_is_noticed(executor: Executor, tmp_path: Path) -> None:
+    trigger = tmp_path / "trigger"
+    learners = Learners(executor, partial(build, "hang", 1, trigger, 2), 2, 2, timeout=600.0)
+    learners.timeout = 3.0
+    trigger.touch()
+    start = time.monotonic()
+    with pytest.raises(RoleTimedOut, match="no answer to report"):
+        learners.update(fragments_of(0))
+    assert time.monotonic() - start < PROMPTLY
+    trigger.unlink()
+    learners.timeout = 600.0
+    learners.restart()
+    learners.update(fragments_of(0))
+
+
+def test_an_error_of_one_rank_does_not_wait_for_the_others(executor: Executor, tmp_path: Path) -> None:
+    trigger = tmp_path / "trigger"
+    learners = Learners(executor, partial(build, "raise", 1, trigger, 2), 2, 2, timeout=600.0)
+    trigger.touch()
+    start = time.monotonic()
+    with pytest.raises(NonFinite, match="made up"):  # rank 0 is stuck by now
+        learners.update(fragments_of(0))
+    assert time.monotonic() - start < PROMPTLY
+
+
+def test_a_rank_that_dies_before_all_have_met(executor: Executor, tmp_path: Path) -> None:
+    trigger = tmp_path / "trigger"
+    trigger.touch()
+    make = partial(build, "meeting", 1, trigger, 2)
+    with pytest.raises(RoleDied, match="died of SIGKILL before it answered join"):
+        Learners(executor, make, 2, 2, timeout=600.0)
+    assert multiprocessing.active_children() == []
+    Learners(executor, make, 2, 2, timeout=600.0).update(fragments_of(0))
+
+
+def test_whoever_waits_for_a_silent_peer_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any help from whoever started the ranks."""
+    monkeypatch.setattr(rendezvous, "PATIENCE_SECONDS", 0.5)
+    with pytest.raises(PeersLost, match=r"learner 0 of 2 waited 0\.5 s in vain for the others"):
+        rendezvous.meet(str(tmp_path / "ranks"), 0, 2, CPU)
+
+
+def test_a_broken_collective_says_who_lost_whom() -> None:
+    class Broken:
+        def allreduce(self, *_: Any) -> Any:
+            raise RuntimeError("Connection closed\nby peer")
+
+    ranks = Ranks(1, 3)
+    ranks.group = Broken()
+    with pytest.raises(PeersLost, match="learner 1 of 3 lost touch with the others: Connection closed by peer"):
+        ranks.average(torch.ones(2))
+
+
+# ---- whole runs
+
+
+RUN: dict[str, Any] = {
+    "seed": 5, "num_envs": 4, "num_groups": 2, "executor": "process", "num_workers": 2, "max_steps": 400,
+    "eval": {"interval": 10**6, "episodes": 2, "max_episode_steps": 40}, "checkpoint": {"interval": 160},
+}  # fmt: skip
+ON_POLICY: dict[str, Any] = {"hidden": [8], "horizon": 20, "batch_size": 16, "num_epochs": 1}
+REPLAY: dict[str, Any] = {"hidden": [8], "buffer_size": 300, "learning_starts": 30, "batch_size": 8, "horizon": 5}
+REPLAY |= {"updates_per_step": 0.2}
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, method: str, number: int, rank: int) -> list[int]:
+    """Have a rank killed before the given call of a method of ``Learners``; returns what was killed."""
+    original, calls, killed = getattr(Learners, method), itertools.count(1), list[int]()
+
+    def call(self: Learners, *args: Any) -> Any:
+        if next(calls) == number:
+            handle = self.handles[rank]
+            assert isinstance(handle, ProcessHandle)
+            killed.append(handle.process.pid)
+            handle.process.kill()
+        return original(self, *args)
+
+    monkeypatch.setattr(Learners, method, call)
+    return killed
+
+
+@pytest.mark.parametrize(
+    ("method", "number", "lost"),
+    [("update", 1, 80), ("update", 4, 160), ("state_dict", 1, 0), ("state_dict", 2, 160), ("state_dict", 4, 80)],
+)
+@pytest.mark.parametrize(("num_learners", "max_lag"), [(1, 0), (1, 1), (2, 0)])
+def test_a_run_that_lost_a_learner_equals_one_that_did_not(
+    run_quietly: Callable[..., RunResult],
+    load_commit: Callable[[Path], dict[str, Any]],
+    hash_state: Callable[[Any], str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    num_learners: int,
+    max_lag: int,
+    method: str,
+    number: int,
+    lost: int,
+) -> None:
+    settings = RUN | ON_POLICY | {"num_learners": num_learners, "max_lag": max_lag}
+    run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "sound", **settings)
+    killed = kill_at(monkeypatch, method, number, num_learners - 1)
+    run = run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "faulty", **settings)
+    assert len(killed) == 1 and run.summary["restarts"] == 1
+    assert run.summary["steps_lost"] == lost  # commits at 0, 160, 320 and the end; 80 steps per update
+    sound, faulty = load_commit(tmp_path / "sound"), load_commit(tmp_path / "faulty")
+    assert {name: hash_state(part) for name, part in faulty.items()} == {
+        name: hash_state(part) for name, part in sound.items()
+    }
+    steps = [row["env_steps"] for row in read_metrics(tmp_path / "faulty")]
+    assert steps == sorted(steps)  # what was done twice is in the log once
+    assert multiprocessing.active_children() == []
+
+
+def test_a_replay_buffer_comes_back_with_its_learner(
+    run_quietly: Callable[..., RunResult],
+    load_commit: Callable[[Path], dict[str, Any]],
+    hash_state: Callable[[Any], str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    settings = RUN | REPLAY | {"num_learners": 1, "max_lag": 1}
+    run_quietly("sac", "Pendulum-v1", run_dir=tmp_path / "sound", **settings)
+    kill_at(monkeypatch, "update", 14, 0)
+    run = run_quietly("sac", "Pendulum-v1", run_dir=tmp_path / "faulty", **settings)
+    assert run.summary["restarts"] == 1 and run.summary["steps_lost"] == 120
+    sound, faulty = load_commit(tmp_path / "sound"), load_commit(tmp_path / "faulty")
+    assert {name: hash_state(part) for name, part in faulty.items()} == {
+        name: hash_state(part) for name, part in sound.items()
+    }
+
+
+def test_a_learner_that_always_dies_ends_the_run(
+    run_quietly: Callable[..., RunResult], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    original = Learners.update
+
+    def update(self: Learners, fragments: Any) -> Any:
+        handle = self.handles[0]
+        assert isinstance(handle, ProcessHandle)
+        handle.process.kill()
+        return original(self, fragments)
+
+    monkeypatch.setattr(Learners, "update", update)
+    with pytest.raises(RoleError, match=r"learner: pid \d+ died of SIGKILL .*; the budget of 2 restarts"):
+        run_quietly("ppo", "CartPole-v1", run_dir=tmp_path, **RUN, **ON_POLICY, num_learners=1, max_restarts=2)
+    assert multiprocessing.active_children() == []
