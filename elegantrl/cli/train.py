@@ -35,8 +35,8 @@ usage: elegantrl train AGENT ENV [OPTIONS]
 
 RunDir = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
 Switch = tyro.conf.FlagCreatePairsOff[bool]
-ASYNC = """Let learner and workers go at their own speed: --max-lag 1 and, for agents that learn from fresh data,
---sync-frac 0.5 and V-trace."""
+ASYNC = """Let learner and workers go at their own speed: a lag of 1 and, for agents that learn from fresh data, V-trace
+and an update as soon as half of the workers have delivered."""
 
 SIGNALS = {"interrupted": 130, "terminated": 143}
 """Exit codes of runs that a signal ended."""

@@ -24,6 +24,7 @@ from elegantrl.nets.policies import PolicySpec
 from elegantrl.testing import FaultEnv
 from elegantrl.train import metrics as metrics_module
 from elegantrl.train import plot as plot_module
+from elegantrl.train.crew import pack_fragment, unpack_fragment
 from elegantrl.train.run import RunResult, Silent
 from elegantrl.train.store import Store
 from elegantrl.train.worker import Worker
@@ -172,6 +173,12 @@ def test_a_fragment_with_a_nan_is_taken_again(make: Callable[[], VecEnv], lane: 
     assert all((e.returns == e.lengths).all() for e in episodes)  # CartPole pays 1 for every step
 
 
+def test_a_commit_remembers_the_faults_of_fragments_in_flight() -> None:
+    fragment = worker_in(faulty(mode="nan_obs", at_step=3)).sample(WEIGHTS, 5, 4)
+    again = unpack_fragment(pack_fragment(fragment))
+    assert (again.faults, again.steps_lost) == (fragment.faults, 15) and len(again.faults) == 1
+
+
 def test_a_nan_that_comes_again_and_again_ends_the_run() -> None:
     with pytest.raises(NonFinite, match=r"FaultEnv gave a non-finite observation in lane 1 \(step 0 of fragment 4\)"):
         worker_in(faulty(mode="nan_obs", p=1.0)).sample(WEIGHTS, 5, 4)
@@ -234,11 +241,13 @@ def test_a_run_goes_on_after_an_error(run_quietly: Run, load_commit: LoadCommit,
     assert replay["reward"][32, 3] == 0 and torch.equal(replay["next_obs"][32, 3], replay["obs"][32, 3])
 
 
-@pytest.mark.parametrize("executor", ["inline", "process"])
-def test_no_nan_is_learned_from(run_quietly: Run, load_commit: LoadCommit, tmp_path: Path, executor: str) -> None:
+@pytest.mark.parametrize(("executor", "max_lag"), [("inline", 0), ("process", 0), ("process", 2)])
+def test_no_nan_is_learned_from(
+    run_quietly: Run, load_commit: LoadCommit, tmp_path: Path, executor: str, max_lag: int
+) -> None:
     listener = Listener()
     env = partial(FaultEnv, env_id="Pendulum-v1", mode="nan_obs", at_step=33, only_slots=3)
-    settings = {**REPLAY, **LAYOUT, "executor": executor, "max_steps": 400}
+    settings = {**REPLAY, **LAYOUT, "executor": executor, "max_lag": max_lag, "max_steps": 400}
     run = run_quietly("sac", env, run_dir=tmp_path / "run", display=listener, **settings)
     assert listener.said == [
         "worker 1 slot 3: non-finite observation at step 33, fragment rejected; slot reset (1 of 10 within 10 minutes)"
