@@ -1,0 +1,131 @@
+"""Going ahead of the learner: how far, in which order, and what becomes of those who are late."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from elegantrl.config import ExecuteConfig
+from elegantrl.execute.base import Executor
+from elegantrl.execute.inline import InlineExecutor
+from elegantrl.execute.process import ProcessExecutor
+from elegantrl.nets.policies import PolicySpec
+from elegantrl.train.crew import Crew, plain_outcome, share_out
+from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, State, Weights
+
+
+class Counter:
+    """A host whose observations count its steps; its first job may wait for a file to appear."""
+
+    def __init__(self, groups: range, gate: Path | None):
+        self.groups, self.gate, self.total = groups, gate, 0
+
+    def env_spec(self) -> EnvSpec:
+        return EnvSpec("Counter", (1,), ActionSpec("discrete", 2), 1)
+
+    def start(self, *_: Any) -> None: ...
+
+    def sample(self, weights: Weights, horizon: int, seq: int) -> list[Fragment]:
+        while self.gate is not None and not self.gate.exists():
+            threading.Event().wait(0.001)
+        time = torch.arange(self.total, self.total + horizon + 1).float().reshape(-1, 1, 1)
+        self.total += horizon
+        none, zero = torch.zeros(horizon, 1, dtype=torch.bool), torch.zeros(horizon, 1)
+        action = torch.zeros(horizon, 1, dtype=torch.int64)
+        rollout = Rollout(time[:-1], action, zero, none, none, time[1:], zero)
+        episodes = Episodes(np.empty(0), np.empty(0, dtype=np.int64))
+        return [Fragment(group, seq, weights.version, rollout, episodes) for group in self.groups]
+
+    def state_dict(self) -> dict[str, State]:
+        return {f"worker{group}": {"total": self.total} for group in self.groups}
+
+    def load_state_dict(self, parts: dict[str, State]) -> list[np.ndarray]:
+        self.total = parts[f"worker{self.groups[0]}"]["total"]
+        return [np.zeros(1, dtype=bool) for _ in self.groups]
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(params=[InlineExecutor, ProcessExecutor])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    made: Executor = request.param()
+    yield made
+    made.close()
+
+
+def gather(executor: Executor, gate: Path | None = None, **settings: Any) -> Crew:
+    """Three hosts of a group each; the first waits for ``gate``."""
+    groups = share_out(3, 3)
+    builds = [partial(Counter, part, gate if i == 0 else None) for i, part in enumerate(groups)]
+    crew = Crew(executor, builds, groups, ExecuteConfig(**settings))
+    crew.start(PolicySpec("none"), 0, partial(Counter, range(1), None))
+    crew.publish(Weights(0, torch.zeros(1)))
+    return crew
+
+
+def take(crew: Crew, seq: int) -> tuple[list[Fragment], int]:
+    return crew.sample(4, seq, plain_outcome)
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 4])
+def test_the_data_of_an_update_are_exactly_as_old_as_the_lag(executor: Executor, max_lag: int) -> None:
+    crew, seq = gather(executor, max_lag=max_lag), 0
+    for version in range(12):
+        fragments, seq = take(crew, seq)
+        assert [fragment.slot_group for fragment in fragments] == [0, 1, 2]
+        assert {fragment.version for fragment in fragments} == {max(0, version - max_lag)}
+        assert {fragment.seq for fragment in fragments} == {version}
+        assert fragments[0].rollout.obs[0].item() == 4 * version  # none is left out, none comes twice
+        assert seq == version + max_lag + 1
+        crew.publish(Weights(version + 1, torch.zeros(1)))
+
+
+def test_what_is_in_flight_is_part_of_a_commit_and_comes_back(executor: Executor) -> None:
+    crew, seq = gather(executor, max_lag=2), 0
+    for version in range(3):
+        _, seq = take(crew, seq)
+        crew.publish(Weights(version + 1, torch.zeros(1)))
+    parts = crew.state_dict(plain_outcome)
+    in_flight = parts["in_flight"]["fragments"]
+    assert [(f["seq"], f["slot_group"]) for f in in_flight] == [(3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (4, 2)]
+    for successor in (crew, gather(executor, max_lag=2)):  # the crew itself, and another that takes over
+        successor.load_state_dict(parts, plain_outcome)
+        successor.publish(Weights(3, torch.zeros(1)))
+        again = seq
+        for expected in (3, 4, 5):
+            fragments, again = take(successor, again)
+            assert [(f.seq, f.slot_group) for f in fragments] == [(expected, group) for group in range(3)]
+            assert fragments[0].rollout.obs[0].item() == 4 * expected
+
+
+def test_a_slow_worker_holds_nobody_up_and_its_old_data_are_dropped(tmp_path: Path) -> None:
+    executor, gate = ProcessExecutor(), tmp_path / "gate"
+    try:
+        crew, seq = gather(executor, gate, sync_frac=0.5, max_lag=1), 0
+        groups: set[int] = set()
+        for version in range(6):
+            fragments, seq = take(crew, seq)
+            groups |= {fragment.slot_group for fragment in fragments}
+            assert all(version - fragment.version <= 1 for fragment in fragments)  # the bound
+            crew.publish(Weights(version + 1, torch.zeros(1)))
+        assert groups == {1, 2} and crew.losses.steps_stale == 0
+        gate.touch()
+        version = 6
+        while 0 not in groups:
+            fragments, seq = take(crew, seq)
+            groups |= {fragment.slot_group for fragment in fragments}
+            assert all(version - fragment.version <= 1 for fragment in fragments)
+            version += 1
+            crew.publish(Weights(version, torch.zeros(1)))
+        # At least the two fragments of the first version that were under way came too late.
+        assert crew.losses.steps_stale >= 8 and crew.losses.steps_stale % 4 == 0
+        assert crew.take_cut() is not None
+    finally:
+        executor.close()
