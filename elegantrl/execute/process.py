@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import select
 import signal
 import time
 import weakref
@@ -82,6 +83,10 @@ class ProcessHandle(Handle):
         theirs.close()
         alive_theirs.close()
         self.channel = Channel(ours, outbox, peer=reader, reader=0)
+        # Made once: multiprocessing's own way to look at a pipe and a child builds a selector at every look.
+        self.news = select.poll()
+        self.news.register(ours.fileno(), select.POLLIN)
+        self.news.register(self.process.sentinel, select.POLLIN)
         self.waiting: deque[ProcessFuture] = deque()
         self.unsent: deque[tuple[str, tuple[Parcel, ...]]] = deque()
         self.head_since = 0.0
@@ -123,10 +128,12 @@ class ProcessHandle(Handle):
         """Take in what the child has said; notice its death and a missed deadline."""
         if self.death is not None:
             return
-        dead = not self.process.is_alive()  # looked up first: what it said before it died still counts
+        heard = dict(self.news.poll(0))
+        dead = self.process.sentinel in heard  # looked up first: what it said before it died still counts
         try:
-            while self.waiting and self.channel.conn.poll():
+            while self.waiting and self.channel.conn.fileno() in heard:
                 self.take_answer()
+                heard = dict(self.news.poll(0))
         except (EOFError, OSError):
             dead = True
         if dead:

@@ -69,7 +69,8 @@ def reduce_tensor(x: Tensor) -> tuple[Any, ...]:
 def rebuild_tensor(raw: Any, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
     if 0 in shape:
         return torch.empty(shape, dtype=dtype, device=device)
-    return torch.frombuffer(raw, dtype=dtype).reshape(shape).to(device)
+    here = torch.frombuffer(raw, dtype=dtype).view(shape)
+    return here if device == "cpu" else here.to(device)
 
 
 REDUCERS = copyreg.dispatch_table | {Tensor: reduce_tensor, nn.Parameter: reduce_tensor}
@@ -215,13 +216,22 @@ class Channel:
             block = self.outbox.block_of(parcel)
             if block is not None and self.peer not in block.known_to:
                 block.known_to.add(self.peer)
-                self.conn.send(Message("", (), block.number))
+                self._write(Message("", (), block.number))
                 send_handle(self.conn, block.fd, None)
-        self.conn.send(Message(head, parcels, seconds=seconds))
+        self._write(Message(head, parcels, seconds=seconds))
+
+    def _write(self, message: Message) -> None:
+        # As plain tuples: every named class in a pickle is looked up again by its reader.
+        parcels = [tuple(parcel) for parcel in message.parcels]
+        self.conn.send_bytes(pickle.dumps((message.head, parcels, message.new_block, message.seconds), protocol=5))
+
+    def _read(self) -> Message:
+        head, parcels, new_block, seconds = pickle.loads(self.conn.recv_bytes())
+        return Message(head, tuple(Parcel(*parcel) for parcel in parcels), new_block, seconds)
 
     def recv(self) -> Message:
         """The next message; raises EOFError or OSError when the other side is gone."""
-        while (message := self.conn.recv()).new_block is not None:
+        while (message := self._read()).new_block is not None:
             fd = recv_handle(self.conn)
             self.inbox[message.new_block] = Block(message.new_block, fd)
             os.close(fd)  # the mapping stays

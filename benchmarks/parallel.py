@@ -1,0 +1,232 @@
+"""What do processes buy? Workers, pipeline and transport on this machine, learning included.
+
+    python benchmarks/parallel.py                # everything, about 10 minutes
+    python benchmarks/parallel.py sleepers       # one measurement
+
+Both sides of a ratio alternate within one run; the median of the repeats counts and the spread is shown. A side is the
+median of the steps per second that a run logs twice a second, without its first third. Results go to
+results/parallel.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import Measurement, alternate, environment, show, write_json
+from sleepers import Costly
+
+from elegantrl.execute.base import Future
+from elegantrl.execute.process import ProcessExecutor
+from elegantrl.train.layout import pick_layout
+from elegantrl.train.metrics import read_metrics
+from elegantrl.train.resolve import resolve_config
+from elegantrl.train.run import train
+from elegantrl.types import Rollout, Weights
+
+NEVER = 10**12
+
+
+def speed(agent: str, env: Any, seconds: float, **settings: Any) -> float:
+    """Environment steps per second of training proper, without the beginning."""
+    settings |= {"eval": {"interval": NEVER, "episodes": 1, "max_episode_steps": 1}, "checkpoint": {"interval": NEVER}}
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        train(agent, env, run_dir=run_dir, max_seconds=seconds, max_steps=NEVER, target_return=float("inf"), **settings)
+        rows = [row for row in read_metrics(run_dir) if row["kind"] == "train"]
+    return statistics.median(float(row["time/steps_per_second"] or 0.0) for row in rows[len(rows) // 3 :])
+
+
+# ---- workers
+
+
+def sleepers() -> list[Measurement]:
+    """PPO on an environment that sleeps 5 ms per step: workers against one worker, one environment each."""
+    shape = {"horizon": 32, "num_epochs": 4, "batch_size": 256, "hidden": (64, 64)}
+
+    def with_workers(workers: int, lag: int) -> float:
+        layout = {"executor": "process", "num_workers": workers, "num_envs": workers, "max_lag": lag}
+        return speed("ppo", partial(Costly, 0.005), 6.0, **layout, **shape)
+
+    counts = [(1, 0), (8, 0), (8, 1), (32, 0), (32, 1)]
+    one, *others = alternate(*(partial(with_workers, *count) for count in counts), repeats=3)
+    bars = {8: ">= 7", 32: ">= 24"}
+    return [
+        Measurement(f"{workers} workers, lag {lag}", "steps/s", ours, one, "one worker", bars[workers] if lag else "-")
+        for (workers, lag), ours in zip(counts[1:], others, strict=True)
+    ]
+
+
+# ---- pipeline
+
+
+SAC_SHAPE: dict[str, Any] = {
+    "num_envs": 1, "horizon": 1, "batch_size": 256, "hidden": (256, 256), "learning_starts": 256, "buffer_size": 10**5,
+}  # fmt: skip
+
+
+def pipeline() -> list[Measurement]:
+    """SAC, one update per step, where a step costs as much as an update: pipeline against one process."""
+    updates = speed("sac", partial(Costly, 0.0), 8.0, **SAC_SHAPE)
+    measurements = []
+    for is_busy, name, bar in ((False, "asleep", ">= 1.8"), (True, "busy", "-")):
+        env = partial(Costly, 1.0 / updates, is_busy)
+        inline = partial(speed, "sac", env, 10.0, **SAC_SHAPE)
+        ahead = partial(inline, executor="process", max_lag=1)
+        ours, reference = alternate(ahead, inline, repeats=5)
+        what = f"SAC pipeline, a step as long as an update, {name}"
+        measurements.append(Measurement(what, "steps/s", ours, reference, "one process", bar))
+    return measurements
+
+
+def halfcheetah() -> list[Measurement]:
+    """SAC on HalfCheetah-v5, where learning is what takes the time: the layout that is picked, and two threads."""
+    config = resolve_config("sac", "HalfCheetah-v5")[0]
+    picked = pick_layout(config, "HalfCheetah-v5").execute
+    one = partial(speed, "sac", "HalfCheetah-v5", 12.0, **SAC_SHAPE, executor="inline")
+    layouts = {
+        f"as picked ({picked['executor']})": partial(speed, "sac", "HalfCheetah-v5", 12.0, **SAC_SHAPE, **picked),
+        "worker in a process, lag 1": partial(one, executor="process", max_lag=1),
+        "two learner threads": partial(one, num_threads=2),
+    }
+    reference, *others = alternate(one, *layouts.values(), repeats=3)
+    bars = [">= 1.4", "-", "-"]
+    return [
+        Measurement(f"SAC HalfCheetah-v5, {name}", "steps/s", ours, reference, "one thread", bar)
+        for name, ours, bar in zip(layouts, others, bars, strict=True)
+    ]
+
+
+def hopper() -> list[Measurement]:
+    """PPO on Hopper-v5, 64x64, 10 epochs: at equal minibatches, and with what suits each side best."""
+
+    def sb3(num_envs: int, horizon: int, batch_size: int) -> float:
+        from stable_baselines3 import PPO
+        from stable_baselines3.common.env_util import make_vec_env
+
+        torch.set_num_threads(1)
+        policy = {"activation_fn": torch.nn.ReLU}
+        model = PPO("MlpPolicy", make_vec_env("Hopper-v5", num_envs), n_steps=horizon, batch_size=batch_size,
+                    n_epochs=10, policy_kwargs=policy, device="cpu")  # fmt: skip
+        model.learn(num_envs * horizon)
+        started, before = time.perf_counter(), model.num_timesteps
+        model.learn(max(20_000, 2 * num_envs * horizon), reset_num_timesteps=False)
+        return (model.num_timesteps - before) / (time.perf_counter() - started)
+
+    def ours(num_envs: int, horizon: int, batch_size: int, env: str = "Hopper-v5", **layout: Any) -> float:
+        shape = {"num_envs": num_envs, "horizon": horizon, "batch_size": batch_size, "hidden": (64, 64)}
+        return speed("ppo", env, 8.0, num_epochs=10, activation="relu", normalize_obs=False, **shape, **layout)
+
+    shapes = [(8, 256, 64), (8, 256, 512), (32, 64, 512), (64, 128, 2048), (64, 128, 8192)]
+    found = {shape: sb3(*shape) for shape in shapes}
+    best = max(found, key=lambda shape: found[shape])
+    layouts: list[dict[str, Any]] = [
+        {},
+        {"executor": "process", "num_workers": 1, "max_lag": 1},
+        {"executor": "process", "num_workers": 2, "max_lag": 1},
+        {"env": "envpool:Hopper-v5"},
+        {"env": "envpool:Hopper-v5", "executor": "process", "num_workers": 1, "max_lag": 1},
+    ]
+    tried = [(ours(64, 128, 8192, **layout), layout) for layout in layouts]
+    fastest = max(tried, key=lambda pair: pair[0])[1]
+    equal = alternate(partial(ours, 8, 256, 64), partial(sb3, 8, 256, 64), repeats=3)
+    free = alternate(partial(ours, 64, 128, 8192, **fastest), partial(sb3, *best), repeats=3)
+    words = " ".join(f"{name}={value}" for name, value in fastest.items()) or "in one process"
+    return [
+        Measurement("PPO Hopper-v5, 8 envs x 256, batch 64, 10 epochs", "steps/s", *equal, "Stable-Baselines3", "-"),
+        Measurement(
+            f"PPO Hopper-v5, 10 epochs, 64 envs x 128, batch 8192, {words}", "steps/s", *free,
+            f"Stable-Baselines3, its best shape {best}", ">= 4",
+        ),
+    ]  # fmt: skip
+
+
+# ---- transport
+
+
+class Sender:
+    """Sends a fragment of 2048 transitions, and says when it has what it was sent."""
+
+    def __init__(self) -> None:
+        shape = (256, 8)
+        flags = torch.zeros(shape, dtype=torch.bool)
+        obs, action = torch.randn(*shape, 17), torch.randn(*shape, 6)
+        self.rollout = Rollout(obs, action, torch.randn(shape), flags, flags, obs, torch.randn(shape))
+
+    def sample(self) -> Rollout:
+        return self.rollout
+
+    def take(self, weights: Weights) -> float:
+        """When the last number of the weights was there; the clock is the same for all processes."""
+        weights.flat[-1].item()
+        return time.monotonic()
+
+    def close(self) -> None: ...
+
+
+def transport() -> list[Measurement]:
+    """The learner's time for a fragment of 2048 HalfCheetah transitions, and how long weights take to 8 workers."""
+    executor = ProcessExecutor(["sleepers"])
+    try:
+        handles = executor.spawn_all([Sender] * 8)
+        limits = {"fragment": [], "copy": [], "weights": []}  # type: dict[str, list[float]]
+        for _ in range(200):
+            call = handles[0].call("sample")
+            wait_unheard(call)
+            started = time.perf_counter()
+            rollout = call.result()
+            limits["fragment"].append((time.perf_counter() - started) * 1e6)
+            started = time.perf_counter()
+            for x in rollout:
+                x.clone()
+            limits["copy"].append((time.perf_counter() - started) * 1e6)
+            del rollout, call
+        flat = torch.randn(17 * 256 + 256 + 256 * 256 + 256 + 256 * 12 + 12)
+        for version in range(200):
+            started = time.monotonic()
+            ref = executor.put(Weights(version, flat))
+            calls = [handle.call("take", ref) for handle in handles]
+            limits["weights"].append((max(call.result() for call in calls) - started) * 1e6)
+    finally:
+        executor.close()
+    bars = {"fragment": 100.0, "weights": 1000.0}
+    return [
+        Measurement("fragment of 2048 transitions, learner's time", "us", limits["fragment"],
+                    [bars["fragment"]] * 200, "bar", "<= 1"),
+        Measurement("weights of a 256x256 policy to 8 workers", "us", limits["weights"],
+                    [bars["weights"]] * 200, "bar", "<= 1"),
+        Measurement("a copy of that fragment", "us", limits["copy"], limits["fragment"], "taking it", "-"),
+    ]  # fmt: skip
+
+
+def wait_unheard(call: Future) -> None:
+    """Until the answer lies in the pipe, without reading it."""
+    assert hasattr(call, "handle")
+    while not call.handle.channel.conn.poll(1.0):
+        pass
+    time.sleep(0.002)  # the child goes back to sleep
+
+
+BENCHMARKS = {f.__name__: f for f in (sleepers, pipeline, halfcheetah, hopper, transport)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="measurements; all if none is named")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    torch.set_num_threads(1)
+    before = environment()
+    results = show("Processes", (m for name in names for m in BENCHMARKS[name]()))
+    path = write_json(f"parallel{'_' + names[0] if len(names) == 1 else ''}.json", {**before, "results": results})
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
