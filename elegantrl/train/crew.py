@@ -15,7 +15,7 @@ import copy
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby, pairwise, repeat
@@ -96,13 +96,13 @@ class Losses:
 
 
 class Crew:
-    """Everybody but the learner."""
+    """Everybody but the learner; ``build(groups)`` makes what makes the host of these groups."""
 
     def __init__(
         self,
         executor: Executor,
-        builds: Sequence[Callable[[], Any]],
-        groups: Sequence[range],
+        build: Callable[[range], Callable[[], Any]],
+        num_groups: int = 1,
         config: ExecuteConfig | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ):
@@ -112,10 +112,10 @@ class Crew:
         self.timeout = config.role_timeout if executor.isolates else None
         self.budget = RestartBudget(config.max_restarts)
         self.losses = Losses()
-        handles = executor.spawn_all(builds)
-        self.hosts = [Host(*host) for host in zip(builds, groups, handles, strict=True)]
-        spec: EnvSpec = handles[0].call("env_spec").result()
-        self.lanes, self.num_groups = spec.num_envs, sum(map(len, groups))
+        self.build, self.num_groups = build, num_groups
+        self.hosts = self.hire(config.num_workers)
+        spec: EnvSpec = self.hosts[0].handle.call("env_spec").result()
+        self.lanes = spec.num_envs
         self.env_spec = replace(spec, num_envs=self.lanes * self.num_groups)
         self.weights: Ref | None = None
         self.version = 0
@@ -124,14 +124,35 @@ class Crew:
         self.verdict: tuple[Ref | None, int, Future] | None = None
         """What the evaluator is asked for: weights, seed, and its answer to come."""
 
+    def hire(self, num_workers: int) -> list[Host]:
+        """Hosts that share all groups."""
+        groups = share_out(self.num_groups, num_workers)
+        builds = [self.build(part) for part in groups]
+        return [Host(*host) for host in zip(builds, groups, self.executor.spawn_all(builds), strict=True)]
+
     def start(self, policy_spec: PolicySpec, seed: int, judge: Callable[[], Any]) -> None:
         """Hand out policies; only now is everybody ready to work."""
         self.policy_spec, self.seed, self.build_judge = policy_spec, seed, judge
-        for call in [host.handle.call("start", policy_spec, seed) for host in self.hosts]:
-            call.result()
+        self.brief()
         self.judge = self.executor.spawn(judge)
         if self.executor.isolates:
             self.state_dict(plain_outcome)
+
+    def brief(self) -> None:
+        for call in [host.handle.call("start", self.policy_spec, self.seed) for host in self.hosts]:
+            call.result()
+
+    def resize(self, num_workers: int, outcome: Outcome) -> None:
+        """Share the groups out among another number of hosts; what comes of them stays the same."""
+        parts, old = self.state_dict(outcome), self.hosts
+        self.hosts = self.hire(num_workers)
+        self.brief()
+        restarted = self.load_state_dict(parts, outcome)
+        lost = [group for group, lanes in enumerate(restarted) if lanes.any()]
+        self.cut |= set(lost)
+        self.losses.episodes_lost += sum(int(restarted[group].sum()) for group in lost)
+        for host in old:
+            self.executor.kill(host.handle)
 
     def exactness(self) -> str:
         exactness: str = self.hosts[0].handle.call("exactness").result()  # all hosts have the same environments

@@ -64,6 +64,23 @@ def stop_on_signals(request: Callable[[str], None]) -> Iterator[None]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
+@contextlib.contextmanager
+def resize_on_signals(request: Callable[[int], None]) -> Iterator[None]:
+    """Let SIGTTIN ask for one worker more and SIGTTOU for one less, as servers of other kinds do."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGTTIN"):
+        yield
+        return
+    changes = {signal.SIGTTIN: 1, signal.SIGTTOU: -1}
+    old = {number: signal.getsignal(number) for number in changes}
+    for number in changes:
+        signal.signal(number, lambda number, _: request(changes[signal.Signals(number)]))
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
 T = TypeVar("T")
 
 

@@ -27,13 +27,13 @@ from ..execute.inline import InlineExecutor
 from ..execute.process import ProcessExecutor
 from ..nets.policies import PolicySpec
 from ..types import EnvSpec
-from .crew import Crew, share_out
+from .crew import Crew
 from .evaluator import Evaluator
 from .host import WorkerHost
 from .learner import Learner
 from .learners import Learners
 from .metrics import RunLog
-from .process import keep_freed_memory, pick_device, settle_and, stop_on_signals
+from .process import keep_freed_memory, pick_device, resize_on_signals, settle_and, stop_on_signals
 from .resolve import env_name, resolve_config, split_overrides
 from .store import Commit, Store, write_atomic
 from .supervisor import Display, Supervisor
@@ -133,7 +133,7 @@ def run_training(
         if commit is not None:
             restore(supervisor, commit, store, display)
         write_atomic(folder / "config.yaml", config.to_yaml().encode())
-        with stop_on_signals(supervisor.request_stop):
+        with stop_on_signals(supervisor.request_stop), resize_on_signals(supervisor.request_workers):
             reason = supervisor.run()
         return finish(config, folder, supervisor, reason)
 
@@ -173,11 +173,12 @@ def gather_crew(
     executor = open_executor(config, config.execute.executor == "process", cleanup)
     lanes = config.env.num_envs // config.num_groups
     make = partial(make_group, source, lanes, device, config.env.kwargs)
-    groups = share_out(config.num_groups, config.execute.num_workers)
-    role = partial(WorkerHost, owns_envs=not is_instance(source), on_nonfinite=config.execute.on_nonfinite)
-    hosts = [partial(role, make, part) for part in groups]
-    builds = [partial(settle_and, host, config.train.num_threads) for host in hosts]
-    return Crew(executor, builds, groups, config.execute, display.message)
+    role = partial(WorkerHost, make, owns_envs=not is_instance(source), on_nonfinite=config.execute.on_nonfinite)
+
+    def build(groups: range) -> Callable[[], WorkerHost]:
+        return partial(settle_and, partial(role, groups), config.train.num_threads)
+
+    return Crew(executor, build, config.num_groups, config.execute, display.message)
 
 
 def hire_learners(config: RunConfig, spec: EnvSpec, device: torch.device, cleanup: contextlib.ExitStack) -> Learners:

@@ -153,6 +153,8 @@ class Supervisor:
         self.age = 0
         """Versions by which the policy had moved on from the one that made the newest data."""
         self.stop_request: str | None = None
+        self.more_workers = 0
+        """How many workers more, or less, somebody has asked for."""
         self._seconds_before = 0.0
         self._failed_commits = 0
         # Without pauses: an environment is reset before anybody hears of it.
@@ -161,6 +163,10 @@ class Supervisor:
     def request_stop(self, reason: str) -> None:
         """Stop at the next iteration boundary; safe to call from a signal handler."""
         self.stop_request = reason
+
+    def request_workers(self, more: int) -> None:
+        """Ask for more workers, or fewer, from the next iteration on; safe to call from a signal handler."""
+        self.more_workers += more
 
     # ---- the loop
 
@@ -184,6 +190,8 @@ class Supervisor:
         speed = Speedometer(self.state.env_steps)
         shares = Shares(self.busy_seconds())
         while (reason := self.stop_reason()) is None:
+            if self.more_workers:
+                self.resize()
             self.learn(self.collect())
             self.state.wall_seconds = self.seconds()
             if speed.seconds() >= LOG_SECONDS:
@@ -253,6 +261,15 @@ class Supervisor:
             spent = self.env_budget.spend(f"{text} in {self.config.env.id}")
             losses.env_errors += 1
             self.display.message(f"{text}; slot reset ({spent} within 10 minutes)")
+
+    def resize(self) -> None:
+        """Go on with as many workers as were asked for: at least one, at most one per group, and only in processes."""
+        more, self.more_workers = self.more_workers, 0
+        now = len(self.crew.hosts)
+        wanted = min(max(1, now + more), self.crew.num_groups)
+        if wanted != now and self.crew.executor.isolates:
+            self.crew.resize(wanted, self.outcome)
+        self.display.message(f"{len(self.crew.hosts)} of at most {self.crew.num_groups} workers")
 
     def end_lost_episodes(self) -> None:
         """Before new data come in: what was seen last of an episode that is lost has no successor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from elegantrl.errors import ConfigError, RoleError
 from elegantrl.testing import FaultEnv
 from elegantrl.train.run import RunResult
+from elegantrl.train.supervisor import Supervisor
 
 Run = Callable[..., RunResult]
 LoadCommit = Callable[[Path], dict[str, Any]]
@@ -82,6 +84,36 @@ def test_a_run_may_be_resumed_in_another_layout(
     assert {name: hash_state(part) for name, part in parts.items()} == {
         name: hash_state(part) for name, part in whole.items()
     }
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_workers_may_come_and_go(
+    run_quietly: Run,
+    load_commit: LoadCommit,
+    hash_state: HashState,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    max_lag: int,
+) -> None:
+    """By signals in the middle of a run, as `kill -TTIN` sends them; the result stays the same."""
+    settings = arguments({**ON_POLICY, "max_lag": max_lag}, "process", 2)
+    run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "steady", **settings)
+    learn, signals, seen = Supervisor.learn, [signal.SIGTTIN, signal.SIGTTOU, signal.SIGTTOU], []
+
+    def learn_and_send(self: Supervisor, fragments: Any) -> None:
+        seen.append(len(self.crew.hosts))
+        learn(self, fragments)
+        if signals:
+            signal.raise_signal(signals.pop(0))
+
+    monkeypatch.setattr(Supervisor, "learn", learn_and_send)
+    run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "elastic", **settings)
+    assert seen == [2, 3, 2]
+    steady, elastic = load_commit(tmp_path / "steady"), load_commit(tmp_path / "elastic")
+    assert {name: hash_state(part) for name, part in elastic.items()} == {
+        name: hash_state(part) for name, part in steady.items()
+    }
+    assert multiprocessing.active_children() == []
 
 
 def test_groups_are_part_of_what_a_run_is(run_quietly: Run, tmp_path: Path) -> None:

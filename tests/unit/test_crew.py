@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from elegantrl.execute.base import Executor
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.train.crew import Crew, plain_outcome, share_out
+from elegantrl.train.crew import Crew, plain_outcome
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, State, Weights
 
 
@@ -62,9 +62,11 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
 
 def gather(executor: Executor, gate: Path | None = None, **settings: Any) -> Crew:
     """Three hosts of a group each; the first waits for ``gate``."""
-    groups = share_out(3, 3)
-    builds = [partial(Counter, part, gate if i == 0 else None) for i, part in enumerate(groups)]
-    crew = Crew(executor, builds, groups, ExecuteConfig(**settings))
+
+    def build(groups: range) -> Callable[[], Counter]:
+        return partial(Counter, groups, gate if 0 in groups else None)
+
+    crew = Crew(executor, build, 3, ExecuteConfig(num_workers=3, **settings))
     crew.start(PolicySpec("none"), 0, partial(Counter, range(1), None))
     crew.publish(Weights(0, torch.zeros(1)))
     return crew
@@ -103,6 +105,19 @@ def test_what_is_in_flight_is_part_of_a_commit_and_comes_back(executor: Executor
             fragments, again = take(successor, again)
             assert [(f.seq, f.slot_group) for f in fragments] == [(expected, group) for group in range(3)]
             assert fragments[0].rollout.obs[0].item() == 4 * expected
+
+
+@pytest.mark.parametrize("max_lag", [0, 2])
+def test_the_number_of_hosts_may_change_in_the_middle(executor: Executor, max_lag: int) -> None:
+    crew, seq = gather(executor, max_lag=max_lag), 0
+    for version, num_workers in enumerate((3, 1, 2, 2, 3)):
+        if num_workers != len(crew.hosts):
+            crew.resize(num_workers, plain_outcome)
+        assert len(crew.hosts) == num_workers
+        fragments, seq = take(crew, seq)
+        assert [(f.slot_group, f.seq) for f in fragments] == [(group, version) for group in range(3)]
+        assert {fragment.rollout.obs[0].item() for fragment in fragments} == {4 * version}
+        crew.publish(Weights(version + 1, torch.zeros(1)))
 
 
 def test_a_slow_worker_holds_nobody_up_and_its_old_data_are_dropped(tmp_path: Path) -> None:

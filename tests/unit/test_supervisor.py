@@ -127,7 +127,7 @@ class Stage:
     def __post_init__(self) -> None:
         executor = InlineExecutor()
         self.evaluator = FakeEvaluator(self.scores)
-        crew = Crew(executor, [lambda: self.worker], [range(1)])
+        crew = Crew(executor, lambda groups: lambda: self.worker)
         crew.start(PolicySpec("fake"), 0, lambda: self.evaluator)
         learners = Learners(executor, lambda rank: lambda: self.learner)
         self.store = Store(self.folder)
