@@ -102,6 +102,8 @@ class ExecuteConfig(Section):
     timing."""
     role_timeout: float = setting(1800.0, gt=0.0)
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
+    max_worker_memory: float | None = setting(None, gt=0.0)
+    """Megabytes; a worker process that has grown beyond them is replaced, which changes no result."""
     max_restarts: int = setting(10, ge=0)
     """Restarts of processes, and likewise faults of environments, within 10 minutes before the run gives up."""
     on_nonfinite: Literal["reject", "stop"] = "reject"

@@ -66,6 +66,8 @@ class Flags:
     go_async: Annotated[Switch, tyro.conf.arg(name="async", help=ASYNC)] = False
     role_timeout: float
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
+    max_worker_memory: float | None
+    """Megabytes; a worker process that has grown beyond them is replaced, which changes no result."""
     max_restarts: int
     """Restarts of processes, and likewise faults of environments, within 10 minutes before the run gives up."""
     on_nonfinite: Literal["reject", "stop"]

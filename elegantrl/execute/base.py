@@ -35,6 +35,10 @@ class Handle(ABC):
     busy_seconds: float = 0.0
     """How long the role has worked on calls that were answered."""
 
+    def memory_bytes(self) -> int:
+        """What the process of the role holds in memory; 0 if it has none of its own."""
+        return 0
+
     @abstractmethod
     def call(self, method: str, *args: Any, timeout: float | None = None) -> Future:
         """Have a method of the role called; an argument that is a ``Ref`` arrives as its value.

@@ -65,7 +65,7 @@ def run_child(conn: Connection, alive: Connection, reader: int, answers_held: in
 
 
 def answer(channel: Channel, method: str, parcels: tuple[Parcel, ...], role: Any) -> Any:
-    """Run one call and send what came of it; nothing of the call stays referenced here."""
+    """Run one call and send what came of it; returns the role that the first one builds."""
     started = time.monotonic()
     try:
         args = [channel.unpack(parcel) for parcel in parcels]
@@ -77,8 +77,10 @@ def answer(channel: Channel, method: str, parcels: tuple[Parcel, ...], role: Any
     except Exception as error:
         seconds = time.monotonic() - started
         value, (parcel, head) = None, (channel.outbox.pack(portable(error)), "error")
+    built = value if method == BUILD else None
+    args, value = [], None  # whoever hears the answer may count on it that what was sent is free again
     channel.send(head, (channel.lend(parcel),), seconds)
-    return value
+    return built
 
 
 def portable(error: Exception) -> tuple[bytes, str, str]:

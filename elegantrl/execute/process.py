@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, RoleDied, RoleError, RoleTimedOut
@@ -163,6 +164,13 @@ class ProcessHandle(Handle):
             return None
         return max(0.0, self.head_since + self.waiting[0].timeout - time.monotonic())
 
+    def memory_bytes(self) -> int:
+        try:
+            pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        except (OSError, ValueError):  # it has just died
+            return 0
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
     # ---- the end
 
     def end_for_timeout(self) -> None:
@@ -191,7 +199,8 @@ class ProcessHandle(Handle):
         self.death = why or in_words(self.process.exitcode)
         while self.waiting:
             future = self.waiting.popleft()
-            future.end(error=RoleDied(f"pid {pid} {self.death} before it answered {future.method}"))
+            hint = "; if nobody sent it, memory ran out" if self.death == "died of SIGKILL" else ""
+            future.end(error=RoleDied(f"pid {pid} {self.death} before it answered {future.method}{hint}"))
         self.unsent.clear()
         for block in self.channel.outbox.blocks:
             block.forget(self.channel.peer)

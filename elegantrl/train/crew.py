@@ -109,6 +109,7 @@ class Crew:
         config = config or ExecuteConfig()
         self.executor, self.tell = executor, tell
         self.max_lag, self.sync_frac = config.max_lag, config.sync_frac
+        self.max_bytes = math.inf if config.max_worker_memory is None else config.max_worker_memory * 1e6
         self.timeout = config.role_timeout if executor.isolates else None
         self.budget = RestartBudget(config.max_restarts)
         self.losses = Losses()
@@ -225,6 +226,13 @@ class Crew:
         """Fragments of hosts that wait to be learned from."""
         return sum(job.call.done() for host in self.hosts for job in host.waiting)
 
+    def memory_bytes(self) -> dict[str, int]:
+        """What the processes of roles hold in memory, of hosts the one that holds most."""
+        return {
+            "workers": max(host.handle.memory_bytes() for host in self.hosts),
+            "evaluator": self.judge.memory_bytes(),
+        }
+
     def busy_seconds(self) -> dict[str, float]:
         """How long the roles have worked, hosts on average."""
         return {
@@ -307,6 +315,15 @@ class Crew:
                 if lost is not None:  # the one it was working on; those behind it had not begun
                     self.losses.steps_lost += lost.horizon * self.lanes * len(host.groups)
                 self.forgive(f"worker {number}: {death}")
+
+    def replace_grown(self, outcome: Outcome) -> None:
+        """New processes for hosts that hold too much memory: whatever leaks there is gone with the old ones."""
+        for number, host in enumerate(self.hosts):
+            if (held := host.handle.memory_bytes()) > self.max_bytes:
+                part = self.insist(number, partial(self.ask_for_state, host), outcome)
+                self.adopt_snapshot(host, part, last_answered(host))
+                self.replace(host, begin_anew=False)
+                self.tell(f"worker {number} held {held / 1e6:,.0f} MB and was replaced")
 
     def forgive(self, why: str) -> None:
         spent = self.budget.spend(why)

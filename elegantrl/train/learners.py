@@ -132,6 +132,10 @@ class Learners:
 
     # ---- talking to ranks
 
+    def memory_bytes(self) -> int:
+        """What the process of a learner holds in memory, of several the one that holds most."""
+        return max(handle.memory_bytes() for handle in self.handles)
+
     def busy_seconds(self) -> float:
         """How long the learners have worked, on average."""
         return math.fsum(handle.busy_seconds for handle in self.handles) / len(self.handles)

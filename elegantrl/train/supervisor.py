@@ -196,6 +196,7 @@ class Supervisor:
             self.state.wall_seconds = self.seconds()
             if speed.seconds() >= LOG_SECONDS:
                 self.log_training(speed.restart(self.state.env_steps), shares.waited(self.busy_seconds()))
+                self.crew.replace_grown(self.outcome)
             with speed.paused():  # elsewhere it goes on beside training, here it takes its time
                 if self.evaluation is None and self.evaluation_is_due():
                     self.begin_evaluation()
@@ -378,6 +379,8 @@ class Supervisor:
         row |= {"time/steps_per_second": steps_per_second, "wall_seconds": self.state.wall_seconds}
         row |= {"pipeline/policy_age": self.age, "pipeline/queue_depth": self.crew.num_ready()}
         row |= {f"waiting/{role}": share for role, share in waited.items()}
+        memory = self.crew.memory_bytes() | {"learner": self.learners.memory_bytes()}
+        row |= {f"memory_mb/{role}": held / 1e6 for role, held in memory.items() if held}
         if self.crew.losses != Losses():
             row |= {f"faults/{name}": value for name, value in asdict(self.crew.losses).items()}
         self.log.log(row | values, self.state.env_steps)

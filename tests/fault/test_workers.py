@@ -15,6 +15,8 @@ import pytest
 
 from elegantrl.errors import RoleError
 from elegantrl.testing import FaultEnv
+from elegantrl.train import supervisor as supervisor_module
+from elegantrl.train.metrics import read_metrics
 from elegantrl.train.run import RunResult, Silent
 
 Run = Callable[..., RunResult]
@@ -171,3 +173,23 @@ def test_a_lost_evaluator_changes_no_score(
         hashes.append(hash_state(load_commit(tmp_path / name)["supervisor"]))
     assert hashes[0] == hashes[1]
     assert json.loads((tmp_path / "faulty" / "summary.json").read_text())["steps_lost"] == 0
+
+
+def test_a_worker_that_grows_is_replaced_and_nothing_changes(
+    run_quietly: Run, load_commit: LoadCommit, hash_state: HashState, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervisor_module, "LOG_SECONDS", 0.0)
+    hashes = []
+    for name, limit in (("large", None), ("small", 1.0)):  # a megabyte: too little for any process
+        listener = Listener()
+        settings = {
+            **arguments(tmp_path / f"{name}.faults", 0, "leak", 0, "CartPole-v1", **ON_POLICY),
+            "max_steps": 320,
+        }
+        run = run_quietly("ppo", run_dir=tmp_path / name, display=listener, max_worker_memory=limit, **settings)
+        assert run.summary["restarts"] == run.summary["steps_lost"] == 0
+        hashes.append({part: hash_state(state) for part, state in load_commit(tmp_path / name).items()})
+    assert hashes[0] == hashes[1]
+    # Two workers, replaced after each of two updates.
+    assert sum("was replaced" in text for text in listener.said) == 4
+    assert "memory_mb/workers" in read_metrics(tmp_path / "small")[0]
