@@ -15,7 +15,7 @@ import copy
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby, pairwise, repeat
@@ -120,8 +120,8 @@ class Crew:
         self.env_spec = replace(spec, num_envs=self.lanes * self.num_groups)
         self.weights: Ref | None = None
         self.version = 0
-        self.cut: set[int] = set()
-        """Groups whose open episodes were lost since ``take_cut`` was asked last."""
+        self.cuts: dict[int, tuple[int, np.ndarray]] = {}
+        """Of groups that lost open episodes: the first job after the loss, and the lanes [N] concerned."""
         self.verdict: tuple[Ref | None, int, Future] | None = None
         """What the evaluator is asked for: weights, seed, and its answer to come."""
 
@@ -148,10 +148,7 @@ class Crew:
         parts, old = self.state_dict(outcome), self.hosts
         self.hosts = self.hire(num_workers)
         self.brief()
-        restarted = self.load_state_dict(parts, outcome)
-        lost = [group for group, lanes in enumerate(restarted) if lanes.any()]
-        self.cut |= set(lost)
-        self.losses.episodes_lost += sum(int(restarted[group].sum()) for group in lost)
+        self.load_state_dict(parts, outcome)
         for host in old:
             self.executor.kill(host.handle)
 
@@ -170,14 +167,14 @@ class Crew:
 
         Before it waits it asks for more, so that nobody idles while the learner learns from these.
         """
-        while any(len(host.waiting) <= self.max_lag for host in self.hosts):
-            for host in self.hosts:
-                if len(host.waiting) <= self.max_lag:
-                    self.ask_for_fragment(host, horizon, seq)
-            seq += 1
-        self.take_snapshots(seq)
         fragments: list[Fragment] = []
         while not fragments:  # all that came may have been too old
+            while any(len(host.waiting) <= self.max_lag for host in self.hosts):
+                for host in self.hosts:
+                    if len(host.waiting) <= self.max_lag:
+                        self.ask_for_fragment(host, horizon, seq)
+                seq += 1
+            self.take_snapshots(seq)
             for number in self.ready_hosts():
                 fragments += self.take_fragments(number, outcome)
         return fragments, seq
@@ -191,11 +188,11 @@ class Crew:
         everybody = list(range(len(self.hosts)))
         if self.sync_frac == 1.0:
             return everybody
-        calls = [host.waiting[0].call for host in self.hosts if host.waiting]
+        calls = [host.waiting[0].call for host in self.hosts]
         needed = math.ceil(self.sync_frac * len(self.hosts))
         while sum(call.done() for call in calls) < needed:
             self.executor.wait([call for call in calls if not call.done()])
-        return [i for i in everybody if self.hosts[i].waiting and self.hosts[i].waiting[0].call.done()]
+        return [i for i in everybody if calls[i].done()]
 
     def take_fragments(self, number: int, outcome: Outcome) -> list[Fragment]:
         """The oldest fragments that a host was asked for; none if they are too old to learn from."""
@@ -209,7 +206,8 @@ class Crew:
         fresh = [fragment for fragment in part if self.version - fragment.version <= self.max_lag]
         if len(fresh) < len(part):
             self.losses.steps_stale += sum(fragment.rollout.reward.numel() for fragment in part)
-            self.cut |= set(host.groups)
+            for group in host.groups:
+                self.cut_off(group, job.seq + 1)
             return []
         return fresh
 
@@ -217,10 +215,24 @@ class Crew:
         """The number of the host that acts for a group."""
         return next(i for i, host in enumerate(self.hosts) if group in host.groups)
 
-    def take_cut(self) -> list[np.ndarray] | None:
-        """For each group, the lanes [N] whose newest transition has no successor; None if no episode was lost."""
-        cut, self.cut = self.cut, set()
-        return [np.full(self.lanes, group in cut) for group in range(self.num_groups)] if cut else None
+    def cut_off(self, group: int, seq: int, lanes: np.ndarray | None = None) -> None:
+        """From job ``seq`` on, what a group delivers does not continue what it delivered before."""
+        lanes = np.ones(self.lanes, dtype=bool) if lanes is None else lanes
+        self.cuts[group] = (seq, lanes | self.cuts[group][1] if group in self.cuts else lanes)
+
+    def take_cuts(self, fragments: Sequence[Fragment] = ()) -> list[np.ndarray] | None:
+        """For each group, the lanes [N] whose newest transition has no successor; None if there is none.
+
+        Asked before ``fragments`` are learned from, or when everything that was delivered has been.
+        """
+        coming = {fragment.slot_group: fragment.seq for fragment in fragments}
+        cut = [np.zeros(self.lanes, dtype=bool) for _ in range(self.num_groups)]
+        for group, (seq, lanes) in list(self.cuts.items()):
+            older = [job.seq for job in self.hosts[self.worker_of(group)].waiting if value_of(job.call) is not None]
+            if coming.get(group, -1 if fragments else min(older, default=seq)) >= seq:
+                cut[group] = lanes
+                del self.cuts[group]
+        return cut if any(lanes.any() for lanes in cut) else None
 
     def num_ready(self) -> int:
         """Fragments of hosts that wait to be learned from."""
@@ -259,21 +271,27 @@ class Crew:
             parts |= part
         if in_flight:
             in_flight.sort(key=by_address)
-            parts[IN_FLIGHT] = {"fragments": [pack_fragment(fragment) for fragment in in_flight]}
+            cuts = [[group, seq, torch.from_numpy(lanes)] for group, (seq, lanes) in sorted(self.cuts.items())]
+            parts[IN_FLIGHT] = {"fragments": [pack_fragment(fragment) for fragment in in_flight], "cuts": cuts}
         return parts
 
-    def load_state_dict(self, parts: dict[str, State], outcome: Outcome) -> list[np.ndarray]:
-        """Continue from ``parts``; for each group, which lanes [N] had to begin a new episode."""
+    def load_state_dict(self, parts: dict[str, State], outcome: Outcome) -> None:
+        """Continue from ``parts``; where that is not possible new episodes begin."""
         calls = [host.handle.call("load_state_dict", parts_of(host, parts)) for host in self.hosts]
-        restarted = [lanes for call in calls for lanes in outcome(call, "load_state_dict")]
-        fragments = [unpack_fragment(state) for state in parts.get(IN_FLIGHT, {}).get("fragments", [])]
+        restarted: list[np.ndarray] = [lanes for call in calls for lanes in outcome(call, "load_state_dict")]
+        in_flight = parts.get(IN_FLIGHT, {"fragments": [], "cuts": []})
+        fragments = [unpack_fragment(state) for state in in_flight["fragments"]]
+        self.cuts = {group: (seq, lanes.numpy()) for group, seq, lanes in in_flight["cuts"]}
         for host in self.hosts:
             mine = [fragment for fragment in fragments if fragment.slot_group in host.groups]
             host.waiting = deque(held_job(list(same)) for _, same in groupby(mine, key=lambda f: f.seq))
             host.next_snapshot = None
             host.past, host.snapshot_seq = [], -1
             self.adopt_snapshot(host, parts_of(host, parts), last_answered(host))
-        return restarted
+            for group in host.groups:
+                if restarted[group].any():
+                    self.cut_off(group, last_answered(host) + 1, restarted[group])
+        self.losses.episodes_lost += sum(int(lanes.sum()) for lanes in restarted)
 
     def ask_for_state(self, host: Host) -> Future:
         return host.handle.call("state_dict", timeout=self.timeout)
@@ -338,7 +356,8 @@ class Crew:
         seed = derive_seed(self.seed, "restart", self.losses.restarts) if begin_anew else self.seed
         self.ask(host, "start", self.policy_spec, seed)
         if begin_anew or not self.catch_up(host):
-            self.cut |= set(host.groups)
+            for group in host.groups:
+                self.cut_off(group, last_answered(host) + 1)
             self.losses.episodes_lost += self.lanes * len(host.groups)
             # From here on this host has a past of its own.
             self.adopt_snapshot(host, self.ask(host, "state_dict"), last_answered(host))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -240,7 +240,7 @@ class Supervisor:
         fragments, self.state.seq = self.crew.sample(self.config.agent.horizon, self.state.seq, self.outcome)
         for fragment in fragments:
             self.note_faults(fragment)
-        self.end_lost_episodes()
+        self.end_lost_episodes(fragments)
         for fragment in fragments:
             self.state.env_steps += fragment.rollout.reward.numel()
             self.state.episodes += len(fragment.episodes.returns)
@@ -253,7 +253,7 @@ class Supervisor:
         losses, group = self.crew.losses, fragment.slot_group
         if fragment.steps_lost:
             losses.steps_lost += fragment.steps_lost
-            self.crew.cut.add(group)
+            self.crew.cut_off(group, fragment.seq)
         for fault in fragment.faults:
             slot = group * self.crew.lanes + fault.lane
             step = fragment.seq * len(fragment.rollout.reward) + fault.step + 1
@@ -272,9 +272,9 @@ class Supervisor:
             self.crew.resize(wanted, self.outcome)
         self.display.message(f"{len(self.crew.hosts)} of at most {self.crew.num_groups} workers")
 
-    def end_lost_episodes(self) -> None:
+    def end_lost_episodes(self, fragments: Sequence[Fragment] = ()) -> None:
         """Before new data come in: what was seen last of an episode that is lost has no successor."""
-        cut = self.crew.take_cut()
+        cut = self.crew.take_cuts(fragments)
         if cut is not None:
             self.ask("end_open_episodes", cut)
 
@@ -420,7 +420,8 @@ class Supervisor:
         self.state = Progress.from_state(supervisor)
         self._seconds_before = self.state.wall_seconds
         self.ask("load_state_dict", parts)
-        self.ask("end_open_episodes", self.crew.load_state_dict(parts, self.outcome))
+        self.crew.load_state_dict(parts, self.outcome)
+        self.end_lost_episodes()
         self.spread(self.ask("weights"))
         self.evaluation = None
         if evaluation:

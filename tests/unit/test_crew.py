@@ -107,6 +107,27 @@ def test_what_is_in_flight_is_part_of_a_commit_and_comes_back(executor: Executor
             assert fragments[0].rollout.obs[0].item() == 4 * expected
 
 
+def test_a_cut_comes_where_the_gap_is(executor: Executor) -> None:
+    """A loss concerns what is asked for after it, not what is still on its way."""
+    crew, seq = gather(executor, max_lag=2), 0
+    fragments, seq = take(crew, seq)
+    crew.state_dict(plain_outcome)  # jobs 1 and 2 are answered, nobody has taken them
+    crew.cut_off(1, 3)
+    assert crew.take_cuts() is None  # two fragments are to be learned from before
+    parts = crew.state_dict(plain_outcome)
+    for successor in (crew, gather(executor, max_lag=2)):
+        successor.load_state_dict(parts, plain_outcome)
+        successor.publish(Weights(1, torch.zeros(1)))
+        again = seq
+        for expected in (1, 2, 3):
+            fragments, again = take(successor, again)
+            assert {fragment.seq for fragment in fragments} == {expected}
+            cuts = successor.take_cuts(fragments)
+            assert (cuts is None) == (expected < 3)
+        assert cuts is not None and [lanes.tolist() for lanes in cuts] == [[False], [True], [False]]
+        assert successor.take_cuts() is None
+
+
 @pytest.mark.parametrize("max_lag", [0, 2])
 def test_the_number_of_hosts_may_change_in_the_middle(executor: Executor, max_lag: int) -> None:
     crew, seq = gather(executor, max_lag=max_lag), 0
@@ -141,6 +162,6 @@ def test_a_slow_worker_holds_nobody_up_and_its_old_data_are_dropped(tmp_path: Pa
             crew.publish(Weights(version, torch.zeros(1)))
         # At least the two fragments of the first version that were under way came too late.
         assert crew.losses.steps_stale >= 8 and crew.losses.steps_stale % 4 == 0
-        assert crew.take_cut() is not None
+        assert crew.take_cuts() is not None
     finally:
         executor.close()
