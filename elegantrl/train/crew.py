@@ -6,7 +6,7 @@ Only where the learner does not wait for all hosts (``sync_frac`` below 1) does 
 
 Whoever dies or hangs is replaced. A new host starts from the last snapshot of its groups and repeats what they did
 since then with the weights of that time: where environments can be restored it continues bit for bit. A host that dies
-again at the same place, or whose environments cannot be restored, begins new episodes instead.
+twice at the same place, or whose environments cannot be restored, begins new episodes instead.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ from .host import part_name
 
 SNAPSHOT_SECONDS, SNAPSHOT_CALLS = 1.0, 32
 """A new host repeats no more than this; snapshots change no result, so a clock may time them."""
+
+RESTORING = -1
+"""In place of a job: the host takes over the snapshot."""
 
 IN_FLIGHT = "in_flight"
 """The part of a commit that holds fragments which no update has seen yet."""
@@ -77,6 +80,8 @@ class Host:
     snapshot_time: float = 0.0
     next_snapshot: tuple[int, Future] | None = None
     """One that was asked for, and the last job before it."""
+    repeating: int | None = None
+    """For a new host that catches up the job it is at, or ``RESTORING``."""
 
 
 @dataclass(slots=True)
@@ -112,9 +117,10 @@ class Crew:
         self.timeout = config.role_timeout if executor.isolates else None
         self.budget = RestartBudget(config.max_restarts)
         self.losses = Losses()
-        handles = executor.spawn_all(builds)
+        self.policy_spec: PolicySpec | None = None
+        handles = self.hire("workers", builds)
         self.hosts = [Host(*host) for host in zip(builds, groups, handles, strict=True)]
-        spec: EnvSpec = handles[0].call("env_spec").result()
+        spec: EnvSpec = self.insist(0, lambda: self.hosts[0].handle.call("env_spec"), plain_outcome)
         self.lanes, self.num_groups = spec.num_envs, sum(map(len, groups))
         self.env_spec = replace(spec, num_envs=self.lanes * self.num_groups)
         self.weights: Ref | None = None
@@ -127,14 +133,17 @@ class Crew:
     def start(self, policy_spec: PolicySpec, seed: int, judge: Callable[[], Any]) -> None:
         """Hand out policies; only now is everybody ready to work."""
         self.policy_spec, self.seed, self.build_judge = policy_spec, seed, judge
-        for call in [host.handle.call("start", policy_spec, seed) for host in self.hosts]:
-            call.result()
-        self.judge = self.executor.spawn(judge)
+        calls = [host.handle.call("start", policy_spec, seed) for host in self.hosts]
+        for number, call in enumerate(calls):
+            # A successor has been started by whoever replaced the first.
+            self.insist(number, partial(next, chain([call], repeat(NO_CALL))), plain_outcome)
+        (self.judge,) = self.hire("evaluator", [judge])
         if self.executor.isolates:
             self.state_dict(plain_outcome)
 
     def exactness(self) -> str:
-        exactness: str = self.hosts[0].handle.call("exactness").result()  # all hosts have the same environments
+        # All hosts have the same environments.
+        exactness: str = self.insist(0, lambda: self.hosts[0].handle.call("exactness"), plain_outcome)
         return exactness
 
     def publish(self, weights: Weights) -> None:
@@ -235,16 +244,22 @@ class Crew:
 
     def load_state_dict(self, parts: dict[str, State], outcome: Outcome) -> list[np.ndarray]:
         """Continue from ``parts``; for each group, which lanes [N] had to begin a new episode."""
-        calls = [host.handle.call("load_state_dict", parts_of(host, parts)) for host in self.hosts]
-        restarted = [lanes for call in calls for lanes in outcome(call, "load_state_dict")]
         fragments = [unpack_fragment(state) for state in parts.get(IN_FLIGHT, {}).get("fragments", [])]
-        for host in self.hosts:
+        for host in self.hosts:  # before anybody is asked: whoever must be replaced begins here too
             mine = [fragment for fragment in fragments if fragment.slot_group in host.groups]
             host.waiting = deque(held_job(list(same)) for _, same in groupby(mine, key=lambda f: f.seq))
             host.next_snapshot = None
             host.past, host.snapshot_seq = [], -1
             self.adopt_snapshot(host, parts_of(host, parts), last_answered(host))
+        calls = [self.ask_to_load(host, parts) for host in self.hosts]
+        restarted: list[np.ndarray] = []
+        for number, (host, call) in enumerate(zip(self.hosts, calls, strict=True)):
+            asked = chain([call], map(self.ask_to_load, repeat(host), repeat(parts)))
+            restarted += self.insist(number, partial(next, asked), outcome)
         return restarted
+
+    def ask_to_load(self, host: Host, parts: dict[str, State]) -> Future:
+        return host.handle.call("load_state_dict", parts_of(host, parts), timeout=self.timeout)
 
     def ask_for_state(self, host: Host) -> Future:
         return host.handle.call("state_dict", timeout=self.timeout)
@@ -274,28 +289,49 @@ class Crew:
 
     def insist(self, number: int, ask: Callable[[], Future], outcome: Outcome) -> Any:
         """What a host answers; one that dies of it is replaced and its successor asked again."""
-        host, deaths = self.hosts[number], 0
+        host, who = self.hosts[number], f"worker {number}"
+        died_at: list[int | None] = []
         while True:
             try:
-                if deaths > 0:
-                    self.replace(host, begin_anew=deaths > 1)
-                return outcome(ask(), f"worker {number}")
+                if died_at:
+                    self.replace(host, who, begin_anew=died_at[-1] in died_at[:-1])
+                answer = outcome(ask(), who)
+                self.budget.has_recovered(who)
+                return answer
             except (RoleDied, RoleTimedOut) as death:
-                deaths += 1
-                lost = next((job for job in host.waiting if job.call.done() and value_of(job.call) is None), None)
-                if lost is not None:  # the one it was working on; those behind it had not begun
-                    self.losses.steps_lost += lost.horizon * self.lanes * len(host.groups)
-                self.forgive(f"worker {number}: {death}")
+                died_at.append(self.place_of_death(host))
+                self.forgive(who, death)
 
-    def forgive(self, why: str) -> None:
-        spent = self.budget.spend(why)
+    def place_of_death(self, host: Host) -> int | None:
+        """The job that a host was at, None if there was none; if nobody can have done it before, its steps are lost."""
+        at, host.repeating = host.repeating, None
+        # Of those that have failed the first; those behind it had not begun.
+        lost = next((job for job in host.waiting if job.call.done() and value_of(job.call) is None), None)
+        if at is not None or lost is None:
+            return at
+        self.losses.steps_lost += lost.horizon * self.lanes * len(host.groups)
+        return lost.seq
+
+    def forgive(self, who: str, death: Exception) -> None:
+        spent = self.budget.spend(f"{who}: {death}", who)
         self.losses.restarts += 1
-        self.tell(f"{why}; restarted ({spent} within 10 minutes)")
+        self.tell(f"{who}: {death}; restarted ({spent} within 10 minutes)")
 
-    def replace(self, host: Host, begin_anew: bool) -> None:
+    def hire(self, who: str, builds: Sequence[Callable[[], Any]], timeout: float | None = None) -> list[Handle]:
+        """New roles; if one of them dies before it has come to life, all are tried again."""
+        while True:
+            try:
+                return self.executor.spawn_all(builds, timeout)
+            except (RoleDied, RoleTimedOut) as death:
+                self.forgive(who, death)
+
+    def replace(self, host: Host, who: str, begin_anew: bool) -> None:
         """A new host, as far as the old one had come, with the same work before it."""
         self.executor.kill(host.handle)
-        host.handle, host.next_snapshot = self.executor.spawn(host.build, self.timeout), None
+        (host.handle,), host.next_snapshot = self.hire(who, [host.build], self.timeout), None
+        if self.policy_spec is None:  # nobody has been started yet
+            return
+        host.repeating = RESTORING
         # The streams of a host that begins anew must not repeat those of the run's beginning.
         seed = derive_seed(self.seed, "restart", self.losses.restarts) if begin_anew else self.seed
         self.ask(host, "start", self.policy_spec, seed)
@@ -308,20 +344,28 @@ class Crew:
         for job in unanswered:
             call = host.handle.call("sample", job.weights, job.horizon, job.seq, timeout=self.timeout)
             host.waiting[host.waiting.index(job)] = job._replace(call=call)
+        host.repeating = None
 
     def catch_up(self, host: Host) -> bool:
         """Bring a new host to where the old one was; whether it got there."""
+        if not host.snapshot:  # the old one had just been started
+            return True
         if any(lanes.any() for lanes in self.ask(host, "load_state_dict", parts_of(host, host.snapshot))):
             return False
         repeated: list[Fragment] = []
         seen = host.seen
         for job in host.past:
-            repeated = self.ask(host, "sample", job.weights, job.horizon, job.seq)
+            repeated = self.repeat(host, job)
         for job in host.waiting:
             answer = value_of(job.call)
             if answer is not None and job.seq > host.snapshot_seq:
-                repeated, seen = self.ask(host, "sample", job.weights, job.horizon, job.seq), last_observations(answer)
+                repeated, seen = self.repeat(host, job), last_observations(answer)
         return not repeated or all(map(torch.equal, last_observations(repeated), seen))
+
+    def repeat(self, host: Host, job: Job) -> list[Fragment]:
+        host.repeating = job.seq
+        fragments: list[Fragment] = self.ask(host, "sample", job.weights, job.horizon, job.seq)
+        return fragments
 
     def ask(self, host: Host, method: str, *args: Any) -> Any:
         return host.handle.call(method, *args, timeout=self.timeout).result()
@@ -345,17 +389,18 @@ class Crew:
             try:
                 if is_dead:
                     self.executor.kill(self.judge)
-                    self.judge = self.executor.spawn(self.build_judge, self.timeout)
+                    (self.judge,) = self.hire("evaluator", [self.build_judge], self.timeout)
                     call = self.judge.call("score", ref, seed, timeout=self.timeout)
                     self.verdict = (ref, seed, call)
                 if not wait and not call.done():
                     return None
                 score: Score = outcome(call, "score")
                 self.verdict = None
+                self.budget.has_recovered("evaluator")
                 return score
             except (RoleDied, RoleTimedOut) as death:
                 is_dead = True
-                self.forgive(f"evaluator: {death}")
+                self.forgive("evaluator", death)
 
 
 NO_CALL: Future = InlineFuture(lambda: None)

@@ -63,11 +63,11 @@ class Learners:
     def start(self) -> None:
         ranks = range(len(self.groups))
         self.handles = self.executor.spawn_all([self.build(rank) for rank in ranks], self.timeout)
-        if len(ranks) == 1:
-            return
         try:
-            with tempfile.TemporaryDirectory(prefix="elegantrl-") as folder:
-                self.ask_all("join", *[(str(Path(folder) / "ranks"),) for _ in ranks])
+            if len(ranks) > 1:
+                with tempfile.TemporaryDirectory(prefix="elegantrl-") as folder:
+                    self.ask_all("join", *[(str(Path(folder) / "ranks"),) for _ in ranks])
+            self.policy_spec: PolicySpec = self.ask("policy_spec")
         except BaseException:
             self.close()
             raise
@@ -102,10 +102,6 @@ class Learners:
     def weights(self) -> Weights:
         weights: Weights = self.ask("weights")
         return own(weights) if self.executor.isolates else weights
-
-    def policy_spec(self) -> PolicySpec:
-        spec: PolicySpec = self.ask("policy_spec")
-        return spec
 
     def num_updates(self) -> int:
         number: int = self.ask("num_updates")
