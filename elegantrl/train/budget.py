@@ -31,7 +31,7 @@ class RestartBudget:
         self._in_a_row: dict[str, int] = {}
 
     def spend(self, why: str, who: str = "") -> str:
-        """Take one restart, after a pause from the second in a row on; says how many are gone. Raises if none is left."""
+        """Take one restart, after a pause from the second in a row on; says how many are gone. Raises if all are."""
         while self._spent and self._spent[0] <= self._clock() - WINDOW_SECONDS:
             self._spent.popleft()
         if len(self._spent) >= self.limit:
