@@ -294,7 +294,7 @@ class Crew:
         while True:
             try:
                 if died_at:
-                    self.replace(host, who, begin_anew=died_at[-1] in died_at[:-1])
+                    self.replace(host, who, begin_anew=died_at[-1] is not None and died_at[-1] in died_at[:-1])
                 answer = outcome(ask(), who)
                 self.budget.has_recovered(who)
                 return answer
@@ -303,7 +303,7 @@ class Crew:
                 self.forgive(who, death)
 
     def place_of_death(self, host: Host) -> int | None:
-        """The job that a host was at, None if there was none; if nobody can have done it before, its steps are lost."""
+        """The job that a host was at, None if it had none; counts the steps of one that was not a repetition."""
         at, host.repeating = host.repeating, None
         # Of those that have failed the first; those behind it had not begun.
         lost = next((job for job in host.waiting if job.call.done() and value_of(job.call) is None), None)
