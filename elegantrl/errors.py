@@ -8,6 +8,7 @@ ElegantRLError
     RoleDied        the process of a role ended, or was ended, before it answered
       PeersLost     a learner lost touch with the others in the middle of a step
     RoleTimedOut    a role took longer than it may and was ended
+    BudgetSpent     roles or environments failed more often than a run forgives
   CheckpointError   no usable commit, or one that was damaged or tampered with          exit code 4
   StorageError      the run folder cannot be written                                    exit code 5
 """
@@ -49,6 +50,10 @@ class PeersLost(RoleDied):
 
 
 class RoleTimedOut(RoleError):
+    pass
+
+
+class BudgetSpent(RoleError):
     pass
 
 

@@ -223,7 +223,7 @@ class ProcessExecutor(Executor):
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise ConfigError('a script that starts processes needs `if __name__ == "__main__":` around the start')
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["elegantrl.execute.child", *preload])
+        self.context.set_forkserver_preload(["elegantrl.execute.child", *preload, "elegantrl.execute.server"])
         self.outbox, self.answers_held = Outbox(), answers_held
         self.handles: dict[int, ProcessHandle] = {}
         # At exit multiprocessing waits for its children; those of an executor that nobody closed would wait for us.

@@ -1,4 +1,4 @@
-"""How often a run forgives: so many times within a sliding window, each after a longer pause than the one before."""
+"""How often a run forgives: so many times within a sliding window, and after a pause who dies again and again."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ..errors import RoleError
+from ..errors import BudgetSpent
 
 WINDOW_SECONDS = 600.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
 
 
 class RestartBudget:
-    """Allows ``limit`` restarts within the window."""
+    """Allows ``limit`` restarts within the window.
+
+    Whoever dies again before it has done anything waits longer each time: what killed it may pass. Deaths with work in
+    between need no pause, and a loop of them ends with the budget.
+    """
 
     def __init__(
         self,
@@ -24,18 +28,24 @@ class RestartBudget:
     ):
         self.limit, self.of, self._clock, self._sleep = limit, of, clock, sleep
         self._spent: deque[float] = deque()
+        self._in_a_row: dict[str, int] = {}
 
-    def spend(self, why: str) -> str:
-        """Take one restart, after a pause from the second on; says how many are gone. Raises if none is left."""
+    def spend(self, why: str, who: str = "") -> str:
+        """Take one restart, after a pause from the second in a row on; says how many are gone. Raises if all are."""
         while self._spent and self._spent[0] <= self._clock() - WINDOW_SECONDS:
             self._spent.popleft()
         if len(self._spent) >= self.limit:
-            raise RoleError(
+            raise BudgetSpent(
                 f"{why}; the budget of {self.limit} {self.of} within {WINDOW_SECONDS / 60:g} minutes is spent:"
                 f" fix the cause and resume the last commit, or raise --max-restarts"
             )
         self._spent.append(self._clock())
-        count = len(self._spent)
-        if count > 1:
-            self._sleep(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (count - 2)))
-        return f"{count} of {self.limit}"
+        before = self._in_a_row.get(who, 0)
+        self._in_a_row[who] = before + 1
+        if before:
+            self._sleep(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(before - 1, 10)))
+        return f"{len(self._spent)} of {self.limit}"
+
+    def has_recovered(self, who: str) -> None:
+        """It works again: its next death is a first one."""
+        self._in_a_row.pop(who, None)

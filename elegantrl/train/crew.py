@@ -6,7 +6,7 @@ Only where the learner does not wait for all hosts (``sync_frac`` below 1) does 
 
 Whoever dies or hangs is replaced. A new host starts from the last snapshot of its groups and repeats what they did
 since then with the weights of that time: where environments can be restored it continues bit for bit. A host that dies
-again at the same place, or whose environments cannot be restored, begins new episodes instead.
+twice at the same place, or whose environments cannot be restored, begins new episodes instead.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ from .host import part_name
 
 SNAPSHOT_SECONDS, SNAPSHOT_CALLS = 1.0, 32
 """A new host repeats no more than this; snapshots change no result, so a clock may time them."""
+
+RESTORING = -1
+"""In place of a job: the host takes over the snapshot."""
 
 IN_FLIGHT = "in_flight"
 """The part of a commit that holds fragments which no update has seen yet."""
@@ -77,6 +80,8 @@ class Host:
     snapshot_time: float = 0.0
     next_snapshot: tuple[int, Future] | None = None
     """One that was asked for, and the last job before it."""
+    repeating: int | None = None
+    """For a new host that catches up the job it is at, or ``RESTORING``."""
 
 
 @dataclass(slots=True)
@@ -113,9 +118,10 @@ class Crew:
         self.timeout = config.role_timeout if executor.isolates else None
         self.budget = RestartBudget(config.max_restarts)
         self.losses = Losses()
+        self.policy_spec: PolicySpec | None = None
         self.build, self.num_groups = build, num_groups
-        self.hosts = self.hire(config.num_workers)
-        spec: EnvSpec = self.hosts[0].handle.call("env_spec").result()
+        self.hosts = self.hosts_for(config.num_workers)
+        spec: EnvSpec = self.insist(0, lambda: self.hosts[0].handle.call("env_spec"), plain_outcome)
         self.lanes = spec.num_envs
         self.env_spec = replace(spec, num_envs=self.lanes * self.num_groups)
         self.weights: Ref | None = None
@@ -125,35 +131,38 @@ class Crew:
         self.verdict: tuple[Ref | None, int, Future] | None = None
         """What the evaluator is asked for: weights, seed, and its answer to come."""
 
-    def hire(self, num_workers: int) -> list[Host]:
+    def hosts_for(self, num_workers: int) -> list[Host]:
         """Hosts that share all groups."""
         groups = share_out(self.num_groups, num_workers)
         builds = [self.build(part) for part in groups]
-        return [Host(*host) for host in zip(builds, groups, self.executor.spawn_all(builds), strict=True)]
+        return [Host(*host) for host in zip(builds, groups, self.hire("workers", builds), strict=True)]
 
     def start(self, policy_spec: PolicySpec, seed: int, judge: Callable[[], Any]) -> None:
         """Hand out policies; only now is everybody ready to work."""
         self.policy_spec, self.seed, self.build_judge = policy_spec, seed, judge
         self.brief()
-        self.judge = self.executor.spawn(judge)
+        (self.judge,) = self.hire("evaluator", [judge])
         if self.executor.isolates:
             self.state_dict(plain_outcome)
 
     def brief(self) -> None:
-        for call in [host.handle.call("start", self.policy_spec, self.seed) for host in self.hosts]:
-            call.result()
+        calls = [host.handle.call("start", self.policy_spec, self.seed) for host in self.hosts]
+        for number, call in enumerate(calls):
+            # A successor has been started by whoever replaced the first.
+            self.insist(number, partial(next, chain([call], repeat(NO_CALL))), plain_outcome)
 
     def resize(self, num_workers: int, outcome: Outcome) -> None:
         """Share the groups out among another number of hosts; what comes of them stays the same."""
         parts, old = self.state_dict(outcome), self.hosts
-        self.hosts = self.hire(num_workers)
+        self.hosts = self.hosts_for(num_workers)
         self.brief()
         self.load_state_dict(parts, outcome)
         for host in old:
             self.executor.kill(host.handle)
 
     def exactness(self) -> str:
-        exactness: str = self.hosts[0].handle.call("exactness").result()  # all hosts have the same environments
+        # All hosts have the same environments.
+        exactness: str = self.insist(0, lambda: self.hosts[0].handle.call("exactness"), plain_outcome)
         return exactness
 
     def publish(self, weights: Weights) -> None:
@@ -277,21 +286,26 @@ class Crew:
 
     def load_state_dict(self, parts: dict[str, State], outcome: Outcome) -> None:
         """Continue from ``parts``; where that is not possible new episodes begin."""
-        calls = [host.handle.call("load_state_dict", parts_of(host, parts)) for host in self.hosts]
-        restarted: list[np.ndarray] = [lanes for call in calls for lanes in outcome(call, "load_state_dict")]
         in_flight = parts.get(IN_FLIGHT, {"fragments": [], "cuts": []})
         fragments = [unpack_fragment(state) for state in in_flight["fragments"]]
         self.cuts = {group: (seq, lanes.numpy()) for group, seq, lanes in in_flight["cuts"]}
-        for host in self.hosts:
+        for host in self.hosts:  # before anybody is asked: whoever must be replaced begins here too
             mine = [fragment for fragment in fragments if fragment.slot_group in host.groups]
             host.waiting = deque(held_job(list(same)) for _, same in groupby(mine, key=lambda f: f.seq))
             host.next_snapshot = None
             host.past, host.snapshot_seq = [], -1
             self.adopt_snapshot(host, parts_of(host, parts), last_answered(host))
-            for group in host.groups:
-                if restarted[group].any():
-                    self.cut_off(group, last_answered(host) + 1, restarted[group])
-        self.losses.episodes_lost += sum(int(lanes.sum()) for lanes in restarted)
+        calls = [self.ask_to_load(host, parts) for host in self.hosts]
+        for number, (host, call) in enumerate(zip(self.hosts, calls, strict=True)):
+            asked = chain([call], map(self.ask_to_load, repeat(host), repeat(parts)))
+            restarted: list[np.ndarray] = self.insist(number, partial(next, asked), outcome)
+            for group, lanes in zip(host.groups, restarted, strict=True):
+                if lanes.any():
+                    self.cut_off(group, last_answered(host) + 1, lanes)
+                    self.losses.episodes_lost += int(lanes.sum())
+
+    def ask_to_load(self, host: Host, parts: dict[str, State]) -> Future:
+        return host.handle.call("load_state_dict", parts_of(host, parts), timeout=self.timeout)
 
     def ask_for_state(self, host: Host) -> Future:
         return host.handle.call("state_dict", timeout=self.timeout)
@@ -321,18 +335,18 @@ class Crew:
 
     def insist(self, number: int, ask: Callable[[], Future], outcome: Outcome) -> Any:
         """What a host answers; one that dies of it is replaced and its successor asked again."""
-        host, deaths = self.hosts[number], 0
+        host, who = self.hosts[number], f"worker {number}"
+        died_at: list[int | None] = []
         while True:
             try:
-                if deaths > 0:
-                    self.replace(host, begin_anew=deaths > 1)
-                return outcome(ask(), f"worker {number}")
+                if died_at:
+                    self.replace(host, who, begin_anew=died_at[-1] is not None and died_at[-1] in died_at[:-1])
+                answer = outcome(ask(), who)
+                self.budget.has_recovered(who)
+                return answer
             except (RoleDied, RoleTimedOut) as death:
-                deaths += 1
-                lost = next((job for job in host.waiting if job.call.done() and value_of(job.call) is None), None)
-                if lost is not None:  # the one it was working on; those behind it had not begun
-                    self.losses.steps_lost += lost.horizon * self.lanes * len(host.groups)
-                self.forgive(f"worker {number}: {death}")
+                died_at.append(self.place_of_death(host))
+                self.forgive(who, death)
 
     def replace_grown(self, outcome: Outcome) -> None:
         """New processes for hosts that hold too much memory: whatever leaks there is gone with the old ones."""
@@ -340,18 +354,42 @@ class Crew:
             if (held := host.handle.memory_bytes()) > self.max_bytes:
                 part = self.insist(number, partial(self.ask_for_state, host), outcome)
                 self.adopt_snapshot(host, part, last_answered(host))
-                self.replace(host, begin_anew=False)
+                try:
+                    self.replace(host, f"worker {number}", begin_anew=False)
+                except (RoleDied, RoleTimedOut) as death:  # whoever asks it next replaces it once more
+                    self.forgive(f"worker {number}", death)
                 self.tell(f"worker {number} held {held / 1e6:,.0f} MB and was replaced")
 
-    def forgive(self, why: str) -> None:
-        spent = self.budget.spend(why)
-        self.losses.restarts += 1
-        self.tell(f"{why}; restarted ({spent} within 10 minutes)")
+    def place_of_death(self, host: Host) -> int | None:
+        """The job that a host was at, None if it had none; counts the steps of one that was not a repetition."""
+        at, host.repeating = host.repeating, None
+        # Of those that have failed the first; those behind it had not begun.
+        lost = next((job for job in host.waiting if job.call.done() and value_of(job.call) is None), None)
+        if at is not None or lost is None:
+            return at
+        self.losses.steps_lost += lost.horizon * self.lanes * len(host.groups)
+        return lost.seq
 
-    def replace(self, host: Host, begin_anew: bool) -> None:
+    def forgive(self, who: str, death: Exception) -> None:
+        spent = self.budget.spend(f"{who}: {death}", who)
+        self.losses.restarts += 1
+        self.tell(f"{who}: {death}; restarted ({spent} within 10 minutes)")
+
+    def hire(self, who: str, builds: Sequence[Callable[[], Any]], timeout: float | None = None) -> list[Handle]:
+        """New roles; if one of them dies before it has come to life, all are tried again."""
+        while True:
+            try:
+                return self.executor.spawn_all(builds, timeout)
+            except (RoleDied, RoleTimedOut) as death:
+                self.forgive(who, death)
+
+    def replace(self, host: Host, who: str, begin_anew: bool) -> None:
         """A new host, as far as the old one had come, with the same work before it."""
         self.executor.kill(host.handle)
-        host.handle, host.next_snapshot = self.executor.spawn(host.build, self.timeout), None
+        (host.handle,), host.next_snapshot = self.hire(who, [host.build], self.timeout), None
+        if self.policy_spec is None:  # nobody has been started yet
+            return
+        host.repeating = RESTORING
         # The streams of a host that begins anew must not repeat those of the run's beginning.
         seed = derive_seed(self.seed, "restart", self.losses.restarts) if begin_anew else self.seed
         self.ask(host, "start", self.policy_spec, seed)
@@ -365,20 +403,28 @@ class Crew:
         for job in unanswered:
             call = host.handle.call("sample", job.weights, job.horizon, job.seq, timeout=self.timeout)
             host.waiting[host.waiting.index(job)] = job._replace(call=call)
+        host.repeating = None
 
     def catch_up(self, host: Host) -> bool:
         """Bring a new host to where the old one was; whether it got there."""
+        if not host.snapshot:  # the old one had just been started
+            return True
         if any(lanes.any() for lanes in self.ask(host, "load_state_dict", parts_of(host, host.snapshot))):
             return False
         repeated: list[Fragment] = []
         seen = host.seen
         for job in host.past:
-            repeated = self.ask(host, "sample", job.weights, job.horizon, job.seq)
+            repeated = self.repeat(host, job)
         for job in host.waiting:
             answer = value_of(job.call)
             if answer is not None and job.seq > host.snapshot_seq:
-                repeated, seen = self.ask(host, "sample", job.weights, job.horizon, job.seq), last_observations(answer)
+                repeated, seen = self.repeat(host, job), last_observations(answer)
         return not repeated or all(map(torch.equal, last_observations(repeated), seen))
+
+    def repeat(self, host: Host, job: Job) -> list[Fragment]:
+        host.repeating = job.seq
+        fragments: list[Fragment] = self.ask(host, "sample", job.weights, job.horizon, job.seq)
+        return fragments
 
     def ask(self, host: Host, method: str, *args: Any) -> Any:
         return host.handle.call(method, *args, timeout=self.timeout).result()
@@ -402,17 +448,18 @@ class Crew:
             try:
                 if is_dead:
                     self.executor.kill(self.judge)
-                    self.judge = self.executor.spawn(self.build_judge, self.timeout)
+                    (self.judge,) = self.hire("evaluator", [self.build_judge], self.timeout)
                     call = self.judge.call("score", ref, seed, timeout=self.timeout)
                     self.verdict = (ref, seed, call)
                 if not wait and not call.done():
                     return None
                 score: Score = outcome(call, "score")
                 self.verdict = None
+                self.budget.has_recovered("evaluator")
                 return score
             except (RoleDied, RoleTimedOut) as death:
                 is_dead = True
-                self.forgive(f"evaluator: {death}")
+                self.forgive("evaluator", death)
 
 
 NO_CALL: Future = InlineFuture(lambda: None)

@@ -65,11 +65,18 @@ class Learners:
         """Bring all ranks to life and have them meet; ranks that cannot leave nobody behind."""
         ranks = range(len(self.groups))
         self.handles = self.executor.spawn_all([self.build(rank) for rank in ranks], self.timeout)
-        if len(ranks) == 1:
-            return
+        try:
+            if len(ranks) > 1:
+                self.meet()
+            self.policy_spec: PolicySpec = self.ask("policy_spec")
+        except BaseException:
+            self.close()
+            raise
+
+    def meet(self) -> None:
         with tempfile.TemporaryDirectory(prefix="elegantrl-") as folder:
             try:
-                self.ask_all("join", *[(str(Path(folder) / "ranks"),) for _ in ranks])
+                self.ask_all("join", *[(str(Path(folder) / "ranks"),) for _ in self.groups])
             except BaseException:
                 self.close()  # before the folder goes, which a rank that still waits would write to
                 raise
@@ -104,10 +111,6 @@ class Learners:
     def weights(self) -> Weights:
         weights: Weights = self.ask("weights")
         return own(weights) if self.executor.isolates else weights
-
-    def policy_spec(self) -> PolicySpec:
-        spec: PolicySpec = self.ask("policy_spec")
-        return spec
 
     def num_updates(self) -> int:
         number: int = self.ask("num_updates")

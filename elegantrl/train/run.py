@@ -21,7 +21,7 @@ from .. import __version__
 from ..config import RunConfig
 from ..envs import make_env
 from ..envs.vec_env import VecEnv
-from ..errors import CheckpointError, ConfigError
+from ..errors import BudgetSpent, CheckpointError, ConfigError, RoleDied, RoleTimedOut
 from ..execute.base import Executor
 from ..execute.inline import InlineExecutor
 from ..execute.process import ProcessExecutor
@@ -117,8 +117,8 @@ def run_training(
         # Everything that may be refused is built before the first byte is written.
         crew = gather_crew(config, source, device, display, cleanup)
         spec = crew.env_spec
-        learners = hire_learners(config, spec, device, cleanup)
-        policy_spec = learners.policy_spec()
+        learners = hire_learners(config, crew, device, cleanup)
+        policy_spec = learners.policy_spec
         crew.start(policy_spec, config.train.seed, evaluator_builder(config, source, device, policy_spec))
         config = with_target(config, spec)
         store = Store(folder, config.checkpoint.keep)
@@ -143,9 +143,10 @@ def restore(supervisor: Supervisor, commit: Commit, store: Store, display: Displ
     for reason in store.skipped:
         display.message(f"skipped damaged commit {reason}")
     try:
-        supervisor.restore({part: commit.load(part) for part in commit.parts})
+        parts = {part: commit.load(part) for part in commit.parts}
+        supervisor.insist(lambda: supervisor.restore(parts))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        if isinstance(error, CheckpointError):
+        if isinstance(error, CheckpointError | BudgetSpent):
             raise
         text = " ".join(str(error).split())
         raise CheckpointError(f"{commit.id} does not fit this agent and environment: {text}") from error
@@ -181,18 +182,29 @@ def gather_crew(
     return Crew(executor, build, config.num_groups, config.execute, display.message)
 
 
-def hire_learners(config: RunConfig, spec: EnvSpec, device: torch.device, cleanup: contextlib.ExitStack) -> Learners:
+def hire_learners(config: RunConfig, crew: Crew, device: torch.device, cleanup: contextlib.ExitStack) -> Learners:
     """One in this process, or as many in processes as the config says."""
     ranks, in_processes = config.num_learners, config.execute.num_learners > 0
     executor = open_executor(config, in_processes, cleanup)
 
     def build(rank: int) -> Callable[[], Learner]:
         make = partial(
-            Learner, config.agent_name, config.agent, spec, device, config.train.seed, rank=rank, num_learners=ranks
+            Learner,
+            config.agent_name,
+            config.agent,
+            crew.env_spec,
+            device,
+            config.train.seed,
+            rank=rank,
+            num_learners=ranks,
         )
         return partial(settle_and, make, config.train.num_threads)
 
-    return Learners(executor, build, ranks, config.num_groups, config.execute.role_timeout)
+    while True:
+        try:
+            return Learners(executor, build, ranks, config.num_groups, config.execute.role_timeout)
+        except (RoleDied, RoleTimedOut) as death:
+            crew.forgive("learner", death)
 
 
 def open_executor(config: RunConfig, in_processes: bool, cleanup: contextlib.ExitStack) -> Executor:
@@ -327,7 +339,7 @@ def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str)
         "executor": config.execute.executor,
         "num_workers": config.execute.num_workers,
         "env_steps": state.env_steps,
-        "updates": supervisor.learners.num_updates(),
+        "updates": supervisor.num_updates,
         "episodes": state.episodes,
         **asdict(supervisor.crew.losses),
         "wall_seconds": round(state.wall_seconds, 3),

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ RECENT_EPISODES = 20
 LOG_SECONDS = 0.5
 
 Row = dict[str, float | int | str]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -146,7 +147,7 @@ class Supervisor:
         self.config, self.learners, self.crew = config, learners, crew
         self.store, self.log, self.display, self.commit_info = store, log, display, commit_info
         self.state = Progress()
-        self.spread(self.ask("weights"))
+        self.insist(lambda: self.spread(self.ask("weights")))
         self.best_flat: Tensor = self.weights.flat
         self.evaluation: Evaluation | None = None
         self.metrics: Metrics = {}
@@ -155,6 +156,8 @@ class Supervisor:
         self.stop_request: str | None = None
         self.more_workers = 0
         """How many workers more, or less, somebody has asked for."""
+        self.num_updates = 0
+        """How many updates of parameters there were; known at the end."""
         self._seconds_before = 0.0
         self._failed_commits = 0
         # Without pauses: an environment is reset before anybody hears of it.
@@ -184,7 +187,7 @@ class Supervisor:
                 return self.train()
             except LearnerLost as death:
                 reached = max(reached or 0, self.state.env_steps)
-                self.crew.forgive(f"learner: {death}")
+                self.crew.forgive("learner", death)
 
     def train(self) -> str:
         speed = Speedometer(self.state.env_steps)
@@ -216,7 +219,8 @@ class Supervisor:
             # Stopped before the first evaluation: the newest policy is the best known.
             self.best_flat = self.weights.flat
         self.state.wall_seconds = self.seconds()
-        self.commit(must_succeed=True)
+        self.num_updates = self.ask("num_updates")
+        self.commit(must_succeed=True)  # from here on the learners may die
         return reason
 
     def seconds(self) -> float:
@@ -280,6 +284,7 @@ class Supervisor:
 
     def learn(self, fragments: list[Fragment]) -> None:
         metrics, weights = self.ask("update", fragments)
+        self.crew.budget.has_recovered("learner")
         if metrics:
             self.metrics = metrics
         self.spread(weights)
@@ -415,6 +420,8 @@ class Supervisor:
     def restore(self, parts: dict[str, State]) -> None:
         """Continue where a commit was written."""
         supervisor = dict(parts["supervisor"])
+        if self.stop_request == "target_return":  # by an evaluation that the commit does not know
+            self.stop_request = None
         self.best_flat = supervisor.pop("best_flat")
         evaluation = supervisor.pop("evaluation", {})
         self.state = Progress.from_state(supervisor)
@@ -444,6 +451,18 @@ class Supervisor:
         self.display.message(f"a new learner goes on at step {self.state.env_steps:,}; {lost:,} steps are done again")
 
     # ---- talking to roles
+
+    def insist(self, act: Callable[[], T]) -> T:
+        """Do what needs no more than fresh learners; if they are lost on the way, again with others."""
+        is_lost = False
+        while True:
+            try:
+                if is_lost:
+                    self.ask("restart")
+                return act()
+            except LearnerLost as death:
+                is_lost = True
+                self.crew.forgive("learner", death)
 
     def ask(self, method: str, *args: Any) -> Any:
         """What the learners answer."""

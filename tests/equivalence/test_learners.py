@@ -300,7 +300,7 @@ def test_a_learner_in_a_process_equals_one_in_this_process(
         assert weights.version == weights_there.version and torch.equal(weights.flat, weights_there.flat)
     assert hash_state(here.state_dict()) == hash_state(there.state_dict())
     assert here.num_updates() == there.num_updates() > 0
-    assert {f.name for f in fields(here.policy_spec())} == {f.name for f in fields(there.policy_spec())}
+    assert {f.name for f in fields(here.policy_spec)} == {f.name for f in fields(there.policy_spec)}
     assert torch.equal(there.weights().flat, weights_there.flat)
 
 

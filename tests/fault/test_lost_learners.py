@@ -20,9 +20,10 @@ from torch import Tensor
 from elegantrl.agents.averaging import Ranks
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.errors import NonFinite, PeersLost, RoleDied, RoleError, RoleTimedOut
-from elegantrl.execute.base import Executor
+from elegantrl.execute.base import Executor, Handle
 from elegantrl.execute.process import ProcessExecutor, ProcessHandle
 from elegantrl.train import rendezvous
+from elegantrl.train.crew import Crew
 from elegantrl.train.learner import Learner
 from elegantrl.train.learners import Learners
 from elegantrl.train.metrics import read_metrics
@@ -196,17 +197,23 @@ REPLAY |= {"updates_per_step": 0.2}
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, method: str, number: int, rank: int) -> list[int]:
     """Have a rank killed before the given call of a method of ``Learners``; returns what was killed."""
-    original, calls, killed = getattr(Learners, method), itertools.count(1), list[int]()
+    return kill_before(monkeypatch, Learners, method, number, lambda learners: learners.handles[rank])
 
-    def call(self: Learners, *args: Any) -> Any:
+
+def kill_before(
+    monkeypatch: pytest.MonkeyPatch, owner: type, method: str, number: int, victim: Callable[[Any], Handle]
+) -> list[int]:
+    original, calls, killed = getattr(owner, method), itertools.count(1), list[int]()
+
+    def call(self: Any, *args: Any) -> Any:
         if next(calls) == number:
-            handle = self.handles[rank]
+            handle = victim(self)
             assert isinstance(handle, ProcessHandle)
             killed.append(handle.process.pid)
             handle.process.kill()
         return original(self, *args)
 
-    monkeypatch.setattr(Learners, method, call)
+    monkeypatch.setattr(owner, method, call)
     return killed
 
 
@@ -275,3 +282,78 @@ def test_a_learner_that_always_dies_ends_the_run(
     with pytest.raises(RoleError, match=r"learner: pid \d+ died of SIGKILL .*; the budget of 2 restarts"):
         run_quietly("ppo", "CartPole-v1", run_dir=tmp_path, **RUN, **ON_POLICY, num_learners=1, max_restarts=2)
     assert multiprocessing.active_children() == []
+
+
+SEVERAL: dict[str, list[tuple[type, str, int, Callable[[Any], Handle]]]] = {
+    "a worker while a new learner takes over": [
+        (Learners, "update", 4, lambda learners: learners.handles[0]),
+        (Crew, "load_state_dict", 1, lambda crew: crew.hosts[1].handle),
+    ],
+    "a learner and its successor": [
+        (Learners, "update", 4, lambda learners: learners.handles[0]),
+        (Learners, "load_state_dict", 1, lambda learners: learners.handles[0]),
+    ],
+    "a worker and its successor, which repeats what was done before": [
+        (Crew, "ready_hosts", 4, lambda crew: crew.hosts[0].handle),
+        (Crew, "repeat", 1, lambda crew: crew.hosts[0].handle),
+    ],
+    "a worker before and after it is started": [
+        (Crew, "insist", 1, lambda crew: crew.hosts[0].handle),
+        (Crew, "exactness", 1, lambda crew: crew.hosts[0].handle),
+    ],
+    "a worker and a learner before they begin": [
+        (Crew, "start", 1, lambda crew: crew.hosts[1].handle),
+        (Learners, "weights", 1, lambda learners: learners.handles[0]),
+    ],
+}
+
+
+@pytest.mark.parametrize("who", SEVERAL)
+def test_a_run_that_lost_several_equals_one_that_lost_nobody(
+    run_quietly: Callable[..., RunResult],
+    load_commit: Callable[[Path], dict[str, Any]],
+    hash_state: Callable[[Any], str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    who: str,
+) -> None:
+    settings = RUN | ON_POLICY | {"num_learners": 1}
+    run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "sound", **settings)
+    killed = [kill_before(monkeypatch, *what) for what in SEVERAL[who]]
+    run = run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "faulty", **settings)
+    assert [len(pids) for pids in killed] == [1, 1]
+    assert (run.summary["restarts"], run.summary["episodes_lost"]) == (2, 0)
+    sound, faulty = load_commit(tmp_path / "sound"), load_commit(tmp_path / "faulty")
+    assert {name: hash_state(part) for name, part in faulty.items()} == {
+        name: hash_state(part) for name, part in sound.items()
+    }
+    assert multiprocessing.active_children() == []
+
+
+def test_a_learner_that_dies_while_a_run_is_resumed(
+    run_quietly: Callable[..., RunResult],
+    load_commit: Callable[[Path], dict[str, Any]],
+    hash_state: Callable[[Any], str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    settings = RUN | ON_POLICY | {"num_learners": 1}
+    run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "whole", **settings)
+    run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "half", **settings | {"max_steps": 160})
+    kill_at(monkeypatch, "load_state_dict", 1, 0)
+    run = run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "half", resume=True, **settings)
+    assert run.summary["restarts"] == 1
+    whole, half = load_commit(tmp_path / "whole"), load_commit(tmp_path / "half")
+    for part in ("learner", "worker0", "worker1"):  # the one that was interrupted has been judged once more
+        assert hash_state(half[part]) == hash_state(whole[part])
+
+
+def test_a_target_that_was_reached_must_be_reached_again_after_a_loss(
+    run_quietly: Callable[..., RunResult], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = RUN | ON_POLICY | {"num_learners": 1, "target_return": 1.0, "checkpoint": {"interval": 10**6}}
+    settings["eval"] = {"interval": 80, "episodes": 2, "max_episode_steps": 40}
+    killed = kill_at(monkeypatch, "state_dict", 2, 0)  # the last commit; there is no other but the first
+    run = run_quietly("ppo", "CartPole-v1", run_dir=tmp_path, **settings)
+    assert len(killed) == 1 and run.summary["stop_reason"] == "target_return"
+    assert run.summary["env_steps"] >= run.summary["best_step"] > 0 and run.best_return >= 1.0

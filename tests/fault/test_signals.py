@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ Start = Callable[..., Process]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 
 SECONDS = 30.0
+GONE_SECONDS = 2.0
+"""How long after a run its last process may live."""
 FLAGS: tuple[Any, ...] = ("--num-envs", 4, "--agent.hidden", 8, "--agent.num-epochs", 1, "--seed", 3)
 FLAGS += ("--eval.interval", 500, "--eval.episodes", 2, "--target-return", "inf")
 
@@ -193,6 +196,43 @@ def test_no_process_outlives_its_run(start: Start, tmp_path: Path, number: signa
         assert commit is not None
         summary = json.loads((run_dir / "summary.json").read_text())
         assert summary["env_steps"] == commit.step > 0 and summary["restarts"] == 0
+
+
+def marked(mark: str) -> dict[int, str]:
+    """The maps of all processes with this in their environment, which every descendant inherits, by pid."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_text(errors="replace"):
+                found[int(folder.name)] = (folder / "maps").read_text()
+        except OSError:  # another user's, or gone meanwhile
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_of_a_run_is_left_soon_after_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Neither roles nor the helpers of multiprocessing, and no memory that they share."""
+    mark = f"of-{uuid.uuid4().hex}"
+    monkeypatch.setenv("ELEGANTRL_TEST_MARK", mark)
+    shared = set(os.listdir("/dev/shm"))
+    roles = ("--executor", "process", "--num-workers", 2, "--num-learners", 1)
+    process = start("CartPole-v1", tmp_path / "run", *roles)
+    read_until(process, "evaluation")
+    found = marked(mark)
+    # Two workers, a learner and an evaluator, their parent, the server that forks them, and multiprocessing's tracker.
+    assert len(found) == 7
+    assert sum("memfd:elegantrl" in maps for maps in found.values()) >= 4
+    process.send_signal(number)
+    process.wait(timeout=SECONDS)
+    deadline = time.monotonic() + GONE_SECONDS
+    while left := marked(mark):
+        assert time.monotonic() < deadline, f"{len(left)} processes are left"
+        time.sleep(0.01)
+    assert set(os.listdir("/dev/shm")) == shared
 
 
 def test_two_processes_on_one_folder(start: Start, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -81,6 +81,12 @@ class FakeLearner:
     def learn(self, fragments: list[Fragment]) -> tuple[Metrics, Weights]:
         return self.update(fragments), self.weights()
 
+    def policy_spec(self) -> PolicySpec:
+        return PolicySpec("fake")
+
+    def num_updates(self) -> int:
+        return self.updates
+
     def weights(self) -> Weights:
         return Weights(self.updates, torch.tensor([float(self.updates)]))
 
