@@ -154,14 +154,14 @@ def test_a_slow_worker_holds_nobody_up_and_its_old_data_are_dropped(tmp_path: Pa
         assert groups == {1, 2} and crew.losses.steps_stale == 0
         gate.touch()
         version = 6
-        while 0 not in groups:
+        # The two fragments of the first version that were under way come too late. That a later one comes in time is
+        # up to the machine: whoever is slower than the lag allows never does.
+        while crew.losses.steps_stale < 8:
             fragments, seq = take(crew, seq)
-            groups |= {fragment.slot_group for fragment in fragments}
             assert all(version - fragment.version <= 1 for fragment in fragments)
             version += 1
             crew.publish(Weights(version, torch.zeros(1)))
-        # At least the two fragments of the first version that were under way came too late.
-        assert crew.losses.steps_stale >= 8 and crew.losses.steps_stale % 4 == 0
+        assert crew.losses.steps_stale % 4 == 0
         assert crew.take_cuts() is not None
     finally:
         executor.close()
