@@ -30,6 +30,7 @@ check: lint types test
 bench: $(VENV)/.dev  ## speed against Stable-Baselines3 and raw limits, then learning on the reference tasks
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/updates.py
+	$(BIN)/python benchmarks/parallel.py
 	$(BIN)/python benchmarks/chaos.py
 	$(BIN)/python benchmarks/learning.py
 
