@@ -95,11 +95,9 @@ class ExecuteConfig(Section):
     """0: learn in the process that supervises; R: learners in R processes of their own, which average their
     gradients."""
     max_lag: int = setting(0, ge=0)
-    """Updates by which the policy that acts may be older than the one that learns; above 0 workers act while the
-    learner learns."""
+    """Updates by which acting may be behind learning; above 0 workers act while the learner learns."""
     sync_frac: float = setting(1.0, gt=0.0, le=1.0)
-    """Share of the workers that the learner waits for; below 1 a slow one holds nobody up, and results depend on
-    timing."""
+    """Share of the workers that the learner waits for; below 1 results depend on timing."""
     role_timeout: float = setting(1800.0, gt=0.0)
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
     max_worker_memory: float | None = setting(None, gt=0.0)

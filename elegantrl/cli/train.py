@@ -35,8 +35,9 @@ usage: elegantrl train AGENT ENV [OPTIONS]
 
 RunDir = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
 Switch = tyro.conf.FlagCreatePairsOff[bool]
-ASYNC = """Let learner and workers go at their own speed: a lag of 1 and, for agents that learn from fresh data, V-trace
-and an update as soon as half of the workers have delivered."""
+ASYNC = (
+    "Let learner and workers go at their own speed: a lag of 1; PPO and A2C wait for half of the workers, with V-trace."
+)
 
 SIGNALS = {"interrupted": 130, "terminated": 143}
 """Exit codes of runs that a signal ended."""
@@ -51,18 +52,15 @@ class Flags:
     num_groups: int | None
     """Groups of environments that are acted for together; None: one per worker."""
     executor: Literal["auto", "inline", "process"]
-    """Act and evaluate in this process, or in processes of their own; with the same groups of environments the results
-    are the same. `auto` picks what suits the environment and this machine, unless options below ask for processes."""
+    """Where to act and evaluate: in this process or in others; `auto` picks what suits environment and machine."""
     num_workers: int
     """Workers that share the groups of environments."""
     num_learners: int
     """0: learn in this process; R: in R processes of their own, which average their gradients."""
     max_lag: int
-    """Updates by which the policy that acts may be older than the one that learns; above 0 workers act while the
-    learner learns."""
+    """Updates by which acting may be behind learning; above 0 workers act while the learner learns."""
     sync_frac: float
-    """Share of the workers that the learner waits for; below 1 a slow one holds nobody up, and results depend on
-    timing."""
+    """Share of the workers that the learner waits for; below 1 results depend on timing."""
     go_async: Annotated[Switch, tyro.conf.arg(name="async", help=ASYNC)] = False
     role_timeout: float
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
