@@ -3,9 +3,10 @@
     python benchmarks/chaos.py                  # 100 kills, a few minutes
     python benchmarks/chaos.py --kills 20       # fewer
 
-A thread picks a role and a moment at random and sends SIGKILL, whatever the role is doing: working, idle, or catching up
-after the kill before. (Roles killed while they are being built are in tests/fault/test_kill_matrix.py.) The run is then compared with one of the same settings that nobody disturbed: it must
-take as many steps and end with the same bits. Results go to results/chaos.json; the exit code is 1 if a claim fails.
+A thread picks a role and a moment at random and sends SIGKILL, whatever the role is doing: working, idle, or catching
+up after the kill before. (Roles killed while they are being built are in tests/fault/test_kill_matrix.py.) The run is
+then compared with one of the same settings that nobody disturbed: it must take as many steps and end with the same
+bits. Results go to results/chaos.json; the exit code is 1 if a claim fails.
 
 Recovery is counted from a kill, or from the moment at which an idle evaluator is missed, until the successor has
 answered: a worker and a learner have taken part in a whole iteration by then, an evaluator has given a score.
