@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -29,10 +29,11 @@ class Layout(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Seconds of one step: on the wall, and of a processor."""
+    """What one step takes."""
 
-    wall: float
-    processor: float
+    seconds: float
+    waits: bool
+    """Whether most of that time is spent waiting for something outside, so that more steps than cores fit into it."""
 
 
 def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) -> Layout:
@@ -48,13 +49,12 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         cost = step_cost(env)
     finally:
         env.close()
-    took = f"a step takes {in_words(cost.wall)}"
-    if cost.wall < COSTLY_SECONDS:
+    took = f"a step takes {in_words(cost.seconds)}"
+    if cost.seconds < COSTLY_SECONDS:
         return Layout({"executor": "inline"}, took)
-    waits = cost.processor < cost.wall / 2  # for something outside: more of them than cores can wait at a time
-    workers = share(config.env.num_envs, MAX_WORKERS if waits else cores)
+    workers = share(config.env.num_envs, MAX_WORKERS if cost.waits else cores)
     learns_from_replay = isinstance(config.agent, ReplayConfig)
-    if workers == 1 and (not learns_from_replay or (cores == 1 and not waits)):
+    if workers == 1 and (not learns_from_replay or (cores == 1 and not cost.waits)):
         return Layout({"executor": "inline"}, f"{took}, but there is nothing to do at the same time")
     layout = {"executor": "process", "num_workers": workers}
     if learns_from_replay:  # old data is what it learns from anyway
@@ -62,14 +62,14 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
     return Layout(layout, took)
 
 
-def step_cost(env: VecEnv, clock: Callable[[], float] = time.perf_counter) -> Cost:
+def step_cost(env: VecEnv) -> Cost:
     """What a step with a random action costs on average; episodes that end on the way count too."""
     generator = torch.Generator().manual_seed(0)
     spec = env.spec
     with torch.inference_mode():
         env.reset(0)
-        start, start_processor, steps = clock(), time.process_time(), 0
-        while steps < PROBE_STEPS and clock() - start < PROBE_SECONDS:
+        start, start_processor, start_naps, steps = time.perf_counter(), time.process_time(), naps(), 0
+        while steps < PROBE_STEPS and time.perf_counter() - start < PROBE_SECONDS:
             if spec.action.kind == "discrete":
                 action = torch.randint(spec.action.dim, (spec.num_envs,), generator=generator)
             else:
@@ -81,8 +81,15 @@ def step_cost(env: VecEnv, clock: Callable[[], float] = time.perf_counter) -> Co
             except Exception:  # a fault of the environment: the run deals with it, and says so
                 break
             steps += 1
-    seconds, processor = clock() - start, time.process_time() - start_processor
-    return Cost(seconds / max(steps, 1), processor / max(steps, 1))
+    seconds, processor = time.perf_counter() - start, time.process_time() - start_processor
+    # On a busy machine whoever computes loses time too, but does not go to sleep by itself.
+    waits = processor < seconds / 2 and naps() - start_naps >= steps / 2
+    return Cost(seconds / max(steps, 1), waits)
+
+
+def naps() -> int:
+    """How often this process has given up its core of its own accord."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 def share(num_envs: int, limit: int) -> int:
