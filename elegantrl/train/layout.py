@@ -84,7 +84,7 @@ def step_cost(env: VecEnv) -> Cost:
     seconds, processor = time.perf_counter() - start, time.process_time() - start_processor
     # On a busy machine whoever computes loses time too, but does not go to sleep by itself.
     waits = processor < seconds / 2 and naps() - start_naps >= steps / 2
-    return Cost(seconds / max(steps, 1), waits)
+    return Cost((seconds if waits else processor) / max(steps, 1), waits)
 
 
 def naps() -> int:
