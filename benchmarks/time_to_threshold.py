@@ -4,15 +4,16 @@
     peers/bin/pip install -c constraints.txt sbx-rl stable-baselines3 "gymnasium[box2d,mujoco]"
     python benchmarks/time_to_threshold.py --peers-python peers/bin/python        # whatever is not in the results yet
     python benchmarks/time_to_threshold.py --only Pendulum-v1 --seeds 1 ...       # one task, seed 0
+    python benchmarks/time_to_threshold.py --disturbed ...                        # again what others held up
     python benchmarks/time_to_threshold.py --table                                # no runs: table and picture
 
 A task is solved when the mean return of the last 20 training episodes, exploration on, reaches its threshold. The clock
 starts at the first environment step: imports and construction are not counted, what JAX compiles while training is.
 Ours are the settings that ship with the library, the others have those of RL Baselines3 Zoo (threshold_run.py has
 them), each run in a process of its own with one thread for torch and XLA's default threads for SBX. Seeds go round
-the systems, so that a busy minute hits all alike; seconds of the processor, over all threads, stand beside those of
-the clock, because the clock also counts what others run on the machine. Several of our agents may be listed for a
-task, and several of theirs: the fastest by median counts on either side.
+the systems, so that a busy minute hits all alike. The clock also counts what others run on the machine: a run that had
+less than 80 % of a core is marked with * and only its processor seconds, over all threads, mean something. Several of
+our agents may be listed for a task, and several of theirs: the fastest by median counts on either side.
 
 Results accumulate in results/time_to_threshold.json after every run.
 """
@@ -61,11 +62,12 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=[task.env for task in TASKS], default=[], help="tasks to run")
     parser.add_argument("--systems", nargs="*", default=[], help="systems to run, for example ours/ppo sbx/ppo")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0")
+    parser.add_argument("--disturbed", action="store_true", help="repeat runs that had less than 80 %% of a core")
     parser.add_argument("--table", action="store_true", help="no runs, only table and picture")
     args = parser.parse_args()
     for task in [] if args.table else TASKS:
         if not args.only or task.env in args.only:
-            run_task(task, args.seeds, args.systems, args.peers_python)
+            run_task(task, args.seeds, args.systems, args.peers_python, args.disturbed)
     runs = load()["runs"]
     measured = [task for task in TASKS if runs.get(task.env)]
     table = "\n".join([HEAD, *(row for task in measured for row in rows(task, runs[task.env]))])
@@ -78,13 +80,14 @@ def main() -> int:
 # ---- running
 
 
-def run_task(task: Task, seeds: int, chosen: list[str], peers_python: Path | None) -> None:
-    """What is missing, seed by seed."""
+def run_task(task: Task, seeds: int, chosen: list[str], peers_python: Path | None, again: bool) -> None:
+    """What is missing, seed by seed; ``again`` also what was disturbed."""
     missing: set[str] = set()
     for seed in range(seeds):
-        for system in task.systems:
-            done = load()["runs"].get(task.env, {}).get(system, {})
-            if str(seed) in done or system in missing or (chosen and system not in chosen):
+        for system in chosen or task.systems:
+            before = load()["runs"].get(task.env, {}).get(system, {}).get(str(seed))
+            done = before is not None and not (again and disturbed(before))
+            if done or system in missing or system not in task.systems:
                 continue
             result = run(task, system, seed, peers_python)
             if result is None:
@@ -113,6 +116,11 @@ def run(task: Task, system: str, seed: int, peers_python: Path | None) -> dict[s
     return json.loads(process.stdout.splitlines()[-1])
 
 
+def disturbed(result: dict[str, Any]) -> bool:
+    """Whether others had the processor for so much of the time that the clock says little."""
+    return result["cpu_seconds"] < 0.8 * result["seconds"]
+
+
 def load() -> dict[str, Any]:
     path = RESULTS / NAME
     return json.loads(path.read_text()) if path.exists() else {"runs": {}}
@@ -134,13 +142,19 @@ def rows(task: Task, runs: dict[str, Runs]) -> list[str]:
     lines = []
     for system in systems:
         taken = [runs[system][seed] for seed in sorted(runs[system], key=int)]
-        seeds = " / ".join(f"{r['seconds']:.1f}" if r["reached"] else "not reached" for r in taken)
+        seeds = " / ".join(told(r) for r in taken)
         steps = f"{statistics.median(r['steps'] for r in taken):,.0f}"
         against = f"{share(times)} (processor {share(work)})" if system == ours else ""
         cells = [f"{task.env} {task.threshold:g}", label(system), seeds, number(times[system]), number(work[system]),
                  steps, against]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def told(result: dict[str, Any]) -> str:
+    if not result["reached"]:
+        return f"not reached in {result['seconds']:.0f}"
+    return f"{result['seconds']:.1f}{'*' if disturbed(result) else ''}"
 
 
 def median(runs: Runs, what: str) -> float:
@@ -184,6 +198,8 @@ def draw(tasks: list[Task], runs: dict[str, dict[str, Runs]]) -> Path:
             if math.isfinite(middle):
                 axis.plot([middle] * 2, [row - 0.3, row + 0.3], color=colour)
         axis.set_xscale("log")
+        for ticks in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+            ticks(lambda value, _: f"{value:g}" if f"{value:g}".strip("0.")[0] in "125" else "")
         axis.set_yticks(range(len(systems)), [label(system) for system in systems])
         axis.set_ylim(-0.6, len(systems) - 0.4)
         axis.set_title(f"{task.env}: return {task.threshold:g}", loc="left")
