@@ -1,0 +1,248 @@
+"""One run of time_to_threshold.py: train one system in this process until the rule holds, print what it took as JSON.
+
+    python benchmarks/threshold_run.py ours/ppo CartPole-v1 --threshold 475 --seed 0 --limit 60
+
+The rule is the same for everybody: the mean return of the last 20 training episodes, exploration on. The clock starts
+at the first environment step, so imports and construction are not counted; what a system compiles while it trains is.
+Needs elegantrl only for `ours/*`: the peers live in an environment of their own. An exit code of 3 means that the
+system is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+NOT_INSTALLED = 3
+FOREVER = 10**9
+
+
+class Over(Exception):
+    """The threshold is reached, or there is no time left."""
+
+
+class Rule:
+    """When a run is over, and what it took.
+
+    The limit is meant for a quiet machine: on a busy one a run may take it in seconds of the processor.
+    """
+
+    def __init__(self, threshold: float, limit: float):
+        self.threshold, self.limit = threshold, limit
+        self.recent: deque[float] = deque(maxlen=20)
+        self.best, self.steps, self.reached = -math.inf, 0, False
+        self.seconds = self.cpu_seconds = 0.0
+
+    def start(self) -> None:
+        """Just before the first environment step."""
+        self._clocks = time.perf_counter(), time.process_time()
+
+    def see(self, returns: list[float], steps: int) -> None:
+        """The episodes that ended since the last call, by now that many environment steps."""
+        self.steps = steps
+        self.seconds = time.perf_counter() - self._clocks[0]
+        self.cpu_seconds = time.process_time() - self._clocks[1]
+        for value in returns:
+            self.recent.append(value)
+            if len(self.recent) == self.recent.maxlen:
+                self.best = max(self.best, statistics.fmean(self.recent))
+        self.reached = self.best >= self.threshold
+        if self.reached or min(self.seconds, self.cpu_seconds) > self.limit:
+            raise Over
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "reached": self.reached,
+            "seconds": round(self.seconds, 3),
+            "cpu_seconds": round(self.cpu_seconds, 3),
+            "steps": self.steps,
+            "best": self.best if math.isfinite(self.best) else None,
+            "load": round(os.getloadavg()[0], 2),
+        }
+
+
+# ---- ours
+
+
+def train_ours(agent: str, env: str, seed: int, rule: Rule, settings: dict[str, Any]) -> None:
+    """`elegantrl.train` with the settings that ship with the library, but neither evaluations nor commits."""
+    import elegantrl
+    from elegantrl.train import run, supervisor
+    from elegantrl.types import Fragment
+
+    class Watched(supervisor.Supervisor):
+        """Looks at the rule after every rollout; a display would see it only every half second."""
+
+        def collect(self) -> list[Fragment]:
+            if self.state.env_steps == 0:
+                rule.start()
+            fragments = super().collect()
+            returns = [value for fragment in fragments for value in fragment.episodes.returns.tolist()]
+            rule.see(returns, self.state.env_steps)
+            return fragments
+
+    run.Supervisor = Watched  # type: ignore[misc]
+    never = {"eval": {"interval": FOREVER}, "checkpoint": {"interval": FOREVER}}
+    limits = {"max_steps": FOREVER, "target_return": math.inf}
+    with tempfile.TemporaryDirectory() as folder:
+        elegantrl.train(agent, env, run_dir=f"{folder}/run", seed=seed, **never, **{**limits, **settings})
+
+
+# ---- Stable-Baselines3 and SBX, which share one interface
+
+CARTPOLE_PPO = {
+    "n_envs": 8, "n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98, "ent_coef": 0.0,
+    "learning_rate": ("linear", 1e-3), "clip_range": ("linear", 0.2), "total": 100_000,
+}  # fmt: skip
+PENDULUM_PPO = {
+    "n_envs": 4, "n_steps": 1024, "batch_size": 64, "n_epochs": 10, "gae_lambda": 0.95, "gamma": 0.9, "ent_coef": 0.0,
+    "learning_rate": 1e-3, "clip_range": 0.2,
+}  # fmt: skip
+LUNARLANDER_PPO = {
+    "n_envs": 16, "n_steps": 1024, "batch_size": 64, "n_epochs": 4, "gae_lambda": 0.98, "gamma": 0.999,
+    "ent_coef": 0.01,
+}  # fmt: skip
+HOPPER_PPO_ZOO = {
+    "n_envs": 1, "normalize": True, "n_steps": 512, "batch_size": 32, "n_epochs": 5, "gae_lambda": 0.99,
+    "gamma": 0.999, "learning_rate": 9.80828e-05, "ent_coef": 0.00229519, "clip_range": 0.2, "max_grad_norm": 0.7,
+    "vf_coef": 0.835671,
+    "policy_kwargs": {"log_std_init": -2, "ortho_init": False, "activation_fn": "relu", "net_arch": [256, 256]},
+}  # fmt: skip
+HOPPER_PPO = {"n_envs": 8, "normalize": True, "n_steps": 256, "batch_size": 64, "n_epochs": 10}
+PENDULUM_SAC = {"n_envs": 1, "learning_rate": 1e-3}
+PENDULUM_TD3 = {
+    "n_envs": 1, "learning_rate": 1e-3, "gamma": 0.98, "buffer_size": 200_000, "learning_starts": 10_000,
+    "noise_std": 0.1, "policy_kwargs": {"net_arch": [400, 300]},
+}  # fmt: skip
+
+BASELINES: dict[str, dict[str, dict[str, Any]]] = {
+    "CartPole-v1": {"ppo": CARTPOLE_PPO},
+    "Pendulum-v1": {"ppo": PENDULUM_PPO, "sac": PENDULUM_SAC, "td3": PENDULUM_TD3},
+    "LunarLander-v3": {"ppo": LUNARLANDER_PPO},
+    "Hopper-v5": {"ppo": HOPPER_PPO, "ppo-zoo": HOPPER_PPO_ZOO},
+}
+"""The settings of RL Baselines3 Zoo, and for Hopper, whose zoo settings use one environment, also the libraries' own
+defaults with eight."""
+SDE = {"use_sde": True, "sde_sample_freq": 4}
+"""State-dependent exploration, which the zoo asks for on Pendulum and SBX does not have for PPO."""
+
+
+def train_baselines(library: str, name: str, env: str, seed: int, rule: Rule) -> None:
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    class Watch(BaseCallback):
+        def _on_training_start(self) -> None:
+            rule.start()
+
+        def _on_step(self) -> bool:
+            ended = [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+            rule.see(ended, self.num_timesteps)
+            return True
+
+    settings = dict(BASELINES[env][name])
+    if library == "sb3" and (env, name) == ("Pendulum-v1", "ppo"):
+        settings |= SDE
+    total = settings.pop("total", FOREVER)
+    envs = make_vec_env(env, settings.pop("n_envs"), seed=seed)  # in this process, as DummyVecEnv
+    if settings.pop("normalize", False):
+        envs = VecNormalize(envs, gamma=settings.get("gamma", 0.99))
+    model = build_baseline(library, name.split("-")[0], envs, settings, seed)
+    model.learn(total, callback=Watch())
+
+
+def build_baseline(library: str, algorithm: str, envs: Any, settings: dict[str, Any], seed: int) -> Any:
+    import numpy as np
+    import torch
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    torch.set_num_threads(1)
+    if library == "sbx":
+        import flax.linen
+        import sbx as package
+
+        activations: dict[str, Any] = {"relu": flax.linen.relu, "tanh": flax.linen.tanh}
+    else:
+        import stable_baselines3 as package
+
+        activations = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
+    for key, value in settings.items():
+        if isinstance(value, tuple):
+            settings[key] = linear(value[1])
+    policy = dict(settings.pop("policy_kwargs", {}))
+    if "activation_fn" in policy:
+        policy["activation_fn"] = activations[policy["activation_fn"]]
+    if noise_std := settings.pop("noise_std", None):
+        width = envs.action_space.shape[0]
+        settings["action_noise"] = NormalActionNoise(np.zeros(width), np.full(width, noise_std))
+    kind = getattr(package, algorithm.upper())
+    return kind("MlpPolicy", envs, policy_kwargs=policy, seed=seed, device="cpu", **settings)
+
+
+def linear(start: float) -> Callable[[float], float]:
+    return lambda left: left * start
+
+
+# ---- one run
+
+
+def train(system: str, env: str, seed: int, rule: Rule, settings: dict[str, Any]) -> None:
+    library, _, name = system.partition("/")
+    if library == "ours":
+        train_ours(name, env, seed, rule, settings)
+    else:
+        train_baselines(library, name, env, seed, rule)
+
+
+PACKAGES = {
+    "ours": ("elegantrl", "torch", "gymnasium"),
+    "sb3": ("stable_baselines3", "torch", "gymnasium"),
+    "sbx": ("sbx", "jax", "stable_baselines3", "gymnasium"),
+}
+DISTRIBUTIONS = {"sbx": "sbx-rl", "stable_baselines3": "stable-baselines3"}
+
+
+def versions(library: str) -> dict[str, str]:
+    found = {}
+    for name in PACKAGES[library]:
+        try:
+            found[name] = version(DISTRIBUTIONS.get(name, name))
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("system", help="library/algorithm, for example ours/ppo or sbx/ppo")
+    parser.add_argument("env")
+    parser.add_argument("--threshold", type=float, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which the run is given up")
+    parser.add_argument("--settings", type=json.loads, default={}, help="JSON: other settings than the shipped ones")
+    args = parser.parse_args()
+    library = args.system.partition("/")[0]
+    if any(importlib.util.find_spec(name) is None for name in PACKAGES[library]):
+        return NOT_INSTALLED
+    rule = Rule(args.threshold, args.limit)
+    with contextlib.suppress(Over):
+        train(args.system, args.env, args.seed, rule, args.settings)
+    print(json.dumps(rule.report() | {"versions": versions(library)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

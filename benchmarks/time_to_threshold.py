@@ -1,0 +1,214 @@
+"""How soon? Seconds of training until a task is solved, ours against Stable-Baselines3 and SBX.
+
+    python -m venv peers
+    peers/bin/pip install -c constraints.txt sbx-rl stable-baselines3 "gymnasium[box2d,mujoco]"
+    python benchmarks/time_to_threshold.py --peers-python peers/bin/python        # whatever is not in the results yet
+    python benchmarks/time_to_threshold.py --only Pendulum-v1 --seeds 1 ...       # one task, seed 0
+    python benchmarks/time_to_threshold.py --disturbed ...                        # again what others held up
+    python benchmarks/time_to_threshold.py --table                                # no runs: table and picture
+
+A task is solved when the mean return of the last 20 training episodes, exploration on, reaches its threshold. The clock
+starts at the first environment step: imports and construction are not counted, what JAX compiles while training is.
+Ours are the settings that ship with the library, the others have those of RL Baselines3 Zoo (threshold_run.py has
+them), each run in a process of its own with one thread for torch and XLA's default threads for SBX. Seeds go round
+the systems, so that a busy minute hits all alike. The clock also counts what others run on the machine: a run that had
+less than 80 % of a core is marked with * and only its processor seconds, over all threads, mean something. Several of
+our agents may be listed for a task, and several of theirs: the fastest by median counts on either side.
+
+Results accumulate in results/time_to_threshold.json after every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common import RESULTS, environment, write_json
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from threshold_run import NOT_INSTALLED
+
+NAME = "time_to_threshold.json"
+NAMES = {"ours": "elegantrl", "sb3": "Stable-Baselines3", "sbx": "SBX"}
+Runs = dict[str, dict[str, Any]]
+
+
+class Task(NamedTuple):
+    env: str
+    threshold: float
+    limit: float
+    """Seconds after which a run is given up: about four times what the fastest of the others takes."""
+    systems: tuple[str, ...]
+
+
+TASKS = [
+    Task("CartPole-v1", 475, 60, ("ours/ppo", "ours/dqn", "sb3/ppo", "sbx/ppo")),
+    Task("Pendulum-v1", -200, 120, ("ours/ppo", "ours/sac", "ours/ddpg", "sb3/ppo", "sbx/ppo", "sbx/sac", "sbx/td3")),
+    Task("LunarLander-v3", 200, 320, ("ours/ppo", "ours/d3qn", "sb3/ppo", "sbx/ppo")),
+    Task("Hopper-v5", 2000, 320, ("ours/ppo", "sb3/ppo", "sbx/ppo", "sbx/ppo-zoo")),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--peers-python", type=Path, help="the interpreter of the environment with the other systems")
+    parser.add_argument("--only", nargs="*", choices=[task.env for task in TASKS], default=[], help="tasks to run")
+    parser.add_argument("--systems", nargs="*", default=[], help="systems to run, for example ours/ppo sbx/ppo")
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0")
+    parser.add_argument("--disturbed", action="store_true", help="repeat runs that had less than 80 %% of a core")
+    parser.add_argument("--table", action="store_true", help="no runs, only table and picture")
+    args = parser.parse_args()
+    for task in [] if args.table else TASKS:
+        if not args.only or task.env in args.only:
+            run_task(task, args.seeds, args.systems, args.peers_python, args.disturbed)
+    runs = load()["runs"]
+    measured = [task for task in TASKS if runs.get(task.env)]
+    table = "\n".join([HEAD, *(row for task in measured for row in rows(task, runs[task.env]))])
+    (RESULTS / "time_to_threshold.md").write_text(table + "\n")
+    print(table)
+    print(draw(measured, runs))
+    return 0
+
+
+# ---- running
+
+
+def run_task(task: Task, seeds: int, chosen: list[str], peers_python: Path | None, again: bool) -> None:
+    """What is missing, seed by seed; ``again`` also what was disturbed."""
+    missing: set[str] = set()
+    for seed in range(seeds):
+        for system in chosen or task.systems:
+            before = load()["runs"].get(task.env, {}).get(system, {}).get(str(seed))
+            done = before is not None and not (again and disturbed(before))
+            if done or system in missing or system not in task.systems:
+                continue
+            result = run(task, system, seed, peers_python)
+            if result is None:
+                missing.add(system)
+                print(f"{task.env} {system}: skipped, it is not installed (see --peers-python)", flush=True)
+                continue
+            results = load()  # again: another benchmark may have added to it meanwhile
+            results["runs"].setdefault(task.env, {}).setdefault(system, {})[str(seed)] = result
+            results["environment"] = environment()
+            write_json(NAME, results)
+            what = "reached" if result["reached"] else f"not reached (best {result['best']})"
+            times = f"{result['seconds']:.1f} s, processor {result['cpu_seconds']:.1f} s"
+            print(f"{task.env} {system} seed {seed}: {what}, {times}, {result['steps']:,} steps", flush=True)
+
+
+def run(task: Task, system: str, seed: int, peers_python: Path | None) -> dict[str, Any] | None:
+    """One run in a process of its own; None if the system is not there."""
+    ours = system.startswith("ours/")
+    python = sys.executable if ours else str(peers_python or sys.executable)
+    command = [python, str(Path(__file__).with_name("threshold_run.py")), system, task.env, "--seed", str(seed)]
+    command += ["--threshold", str(task.threshold), "--limit", str(task.limit)]
+    process = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True)
+    if process.returncode == NOT_INSTALLED:
+        return None
+    process.check_returncode()
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def disturbed(result: dict[str, Any]) -> bool:
+    """Whether others had the processor for so much of the time that the clock says little."""
+    return result["cpu_seconds"] < 0.8 * result["seconds"]
+
+
+def load() -> dict[str, Any]:
+    path = RESULTS / NAME
+    return json.loads(path.read_text()) if path.exists() else {"runs": {}}
+
+
+# ---- telling
+
+HEAD = """\
+| task | system | seconds per seed | median | processor seconds, median | steps, median | against the fastest other |
+|---|---|---|---|---|---|---|"""
+
+
+def rows(task: Task, runs: dict[str, Runs]) -> list[str]:
+    """A row for each system; the ratio stands with the fastest of ours."""
+    systems = [system for system in task.systems if system in runs]
+    times = {system: median(runs[system], "seconds") for system in systems}
+    work = {system: median(runs[system], "cpu_seconds") for system in systems}
+    ours = min((s for s in systems if s.startswith("ours/")), key=lambda s: times[s], default=None)
+    lines = []
+    for system in systems:
+        taken = [runs[system][seed] for seed in sorted(runs[system], key=int)]
+        seeds = " / ".join(told(r) for r in taken)
+        steps = f"{statistics.median(r['steps'] for r in taken):,.0f}"
+        against = f"{share(times)} (processor {share(work)})" if system == ours else ""
+        cells = [f"{task.env} {task.threshold:g}", label(system), seeds, number(times[system]), number(work[system]),
+                 steps, against]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def told(result: dict[str, Any]) -> str:
+    if not result["reached"]:
+        return f"not reached in {result['seconds']:.0f}"
+    return f"{result['seconds']:.1f}{'*' if disturbed(result) else ''}"
+
+
+def median(runs: Runs, what: str) -> float:
+    """Over seeds; a run that did not reach the threshold took for ever."""
+    return statistics.median(r[what] if r["reached"] else math.inf for r in runs.values())
+
+
+def share(times: dict[str, float]) -> str:
+    """What our fastest takes of the time of the fastest other."""
+    ours = min(value for system, value in times.items() if system.startswith("ours/"))
+    others = min((value for system, value in times.items() if not system.startswith("ours/")), default=math.inf)
+    return f"{ours / others:.2f}" if math.isfinite(ours) and math.isfinite(others) else "-"
+
+
+def number(value: float) -> str:
+    return f"{value:.1f}" if math.isfinite(value) else "-"
+
+
+def label(system: str) -> str:
+    library, _, name = system.partition("/")
+    algorithm, _, rest = name.partition("-")
+    return f"{NAMES[library]} {algorithm.upper()}{f' ({rest})' if rest else ''}"
+
+
+def draw(tasks: list[Task], runs: dict[str, dict[str, Runs]]) -> Path:
+    """One panel per task: a dot per seed, a bar at the median; hollow dots ran into the limit."""
+    figure = Figure(figsize=(10, 1.2 + 0.34 * max(len(task.systems) for task in TASKS) * math.ceil(len(tasks) / 2)),
+                    layout="constrained")  # fmt: skip
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(math.ceil(len(tasks) / 2), 2, squeeze=False).flatten()
+    for axis in axes[len(tasks) :]:
+        axis.set_visible(False)
+    for axis, task in zip(axes, tasks, strict=False):
+        systems = [system for system in reversed(task.systems) if system in runs[task.env]]
+        for row, system in enumerate(systems):
+            colour = "#d55e00" if system.startswith("ours/") else "#555555"
+            for r in runs[task.env][system].values():
+                face = colour if r["reached"] else "none"
+                axis.plot(r["seconds"], row, "o", markerfacecolor=face, markeredgecolor=colour)
+            middle = median(runs[task.env][system], "seconds")
+            if math.isfinite(middle):
+                axis.plot([middle] * 2, [row - 0.3, row + 0.3], color=colour)
+        axis.set_xscale("log")
+        for ticks in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+            ticks(lambda value, _: f"{value:g}" if f"{value:g}".strip("0.")[0] in "125" else "")
+        axis.set_yticks(range(len(systems)), [label(system) for system in systems])
+        axis.set_ylim(-0.6, len(systems) - 0.4)
+        axis.set_title(f"{task.env}: return {task.threshold:g}", loc="left")
+        axis.grid(axis="x", which="both", alpha=0.2)
+        axis.set_xlabel("seconds of training (hollow: not reached)")
+    path = RESULTS / "time_to_threshold.png"
+    figure.savefig(path, dpi=110)
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())
