@@ -156,7 +156,9 @@ class Crew:
         parts, old = self.state_dict(outcome), self.hosts
         self.hosts = self.hosts_for(num_workers)
         self.brief()
+        cuts = self.cuts
         self.load_state_dict(parts, outcome)
+        self.cuts = cuts | self.cuts  # a loss that was noticed just now is in no part
         for host in old:
             self.executor.kill(host.handle)
 
@@ -234,6 +236,8 @@ class Crew:
 
         Asked before ``fragments`` are learned from, or when everything that was delivered has been.
         """
+        if not self.cuts:  # as nearly always
+            return None
         coming = {fragment.slot_group: fragment.seq for fragment in fragments}
         cut = [np.zeros(self.lanes, dtype=bool) for _ in range(self.num_groups)]
         for group, (seq, lanes) in list(self.cuts.items()):
