@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
 from ..types import State
 from .distributions import Categorical, DiagGaussian, squash
-from .layers import Activation, Init, Stack, flatten_, mlp
+from .layers import Activation, Array, Init, Stack, flatten_, mlp
 from .normalize import ObsNorm
 
 Noise = Literal["gaussian", "ou"]
-Draw = tuple[Tensor, ...]
-"""Random numbers for one step. Drawn ahead, the little kernels between two steps of an environment are fewer."""
+Draw = tuple[Any, ...]
+"""Random numbers for one step: tensors, or arrays for whoever acts in NumPy. Drawn ahead, the little kernels between
+two steps of an environment are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Policy(nn.Module, ABC):
     net: Stack
     remembers: bool = False
     """Whether exploration depends on the steps before: only then does a worker call the last three methods below."""
+    chooses_in_numpy: bool = False
+    """Whether ``choose`` takes arrays as well as tensors."""
 
     def __init__(self, obs_dim: int, action_dim: int, normalize_obs: bool):
         super().__init__()
@@ -58,6 +63,14 @@ class Policy(nn.Module, ABC):
         plain = isinstance(self.norm, nn.Identity)
         self.output = run if plain else lambda obs: run(norm(obs))  # type: ignore[method-assign, assignment]
 
+    def in_numpy(self, num_lanes: int) -> Callable[[Array], Array] | None:
+        """``output`` in NumPy with the present storage, if this policy and so many lanes allow it."""
+        run = self.net.in_numpy(num_lanes) if self.chooses_in_numpy else None
+        if run is None or not isinstance(self.norm, ObsNorm):
+            return run
+        norm = self.norm.in_numpy()
+        return lambda obs: run(norm(obs))
+
     @abstractmethod
     def act(self, obs: Tensor) -> Tensor:
         """The best known actions."""
@@ -68,6 +81,11 @@ class Policy(nn.Module, ABC):
 
     def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
         """Actions and the network's output [N, ...] they were made from."""
+        out = self.output(obs)
+        return self.choose(out, draw), out
+
+    def choose(self, out: Any, draw: Draw) -> Any:
+        """Actions made from the network's output and random numbers."""
         raise NotImplementedError(f"{type(self).__name__} does not explore")
 
     def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
@@ -106,22 +124,41 @@ class Policy(nn.Module, ABC):
 
 
 class FlatPolicy:
-    """A policy whose weights are views of one flat tensor: a new version is one copy."""
+    """A policy whose weights are views of one flat tensor: a new version is one copy.
 
-    def __init__(self, spec: PolicySpec, device: torch.device):
+    With few ``lanes`` and small layers on a CPU it explores in NumPy: between two steps of an environment, where code
+    is cold, torch takes several times as long for the same few products.
+    """
+
+    def __init__(self, spec: PolicySpec, device: torch.device, lanes: int = 0):
         # Initial weights are overwritten at once: they must not cost a draw from torch's global stream.
         with torch.random.fork_rng(devices=[]):
             self.policy = spec.build().to(device).requires_grad_(False)
         self.flat = flatten_(self.policy.tensors())
         self.policy.freeze()
+        self.output = self.policy.in_numpy(lanes) if lanes else None
 
     def load(self, flat: Tensor) -> Policy:
         self.flat.copy_(flat)
         return self.policy
 
+    def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
+        """As the policy's, in the form that ``explore`` takes."""
+        draws = self.policy.draw(num_steps, num_lanes, generator)
+        return draws if self.output is None else [tuple(part.numpy() for part in draw) for draw in draws]
+
+    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        """As the policy's."""
+        if self.output is None:
+            return self.policy.explore(obs, draw)
+        out = self.output(obs.numpy())
+        return torch.from_numpy(self.policy.choose(out, draw)), torch.from_numpy(out)
+
 
 class CategoricalPolicy(Policy):
     """Softmax over A choices."""
+
+    chooses_in_numpy = True
 
     def __init__(
         self,
@@ -147,9 +184,8 @@ class CategoricalPolicy(Policy):
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
         return list(zip(Categorical.noise((num_steps, num_lanes, self.action_dim), generator)))
 
-    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
-        logits = self.output(obs)
-        return Categorical(logits).sample(*draw), logits
+    def choose(self, out: Any, draw: Draw) -> Any:
+        return Categorical(out).sample(*draw)
 
     def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
         return Categorical.from_logits(out).log_prob(action)
@@ -160,6 +196,8 @@ class CategoricalPolicy(Policy):
 
 class GaussianPolicy(Policy):
     """Normal with a state-independent standard deviation. Actions may leave [-1, 1]; the environment clips them."""
+
+    chooses_in_numpy = True
 
     def __init__(
         self,
@@ -187,9 +225,8 @@ class GaussianPolicy(Policy):
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
         return list(zip(DiagGaussian.noise(self.log_std, (num_steps, num_lanes, self.action_dim), generator)))
 
-    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
-        dist = self.dist(obs)
-        return dist.sample(*draw), dist.mean
+    def choose(self, out: Any, draw: Draw) -> Any:
+        return DiagGaussian(out, self.log_std).sample(*draw)
 
     def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
         return DiagGaussian(out, self.log_std).log_prob(action)
@@ -274,12 +311,11 @@ class SquashedPolicy(WarmUpPolicy):
         mean, _ = self.output(obs).chunk(2, -1)
         return mean.tanh()
 
-    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+    def choose(self, out: Tensor, draw: Draw) -> Tensor:
         normal, coin, uniform = draw
-        out = self.output(obs)
         mean, log_std = out.chunk(2, -1)
         action = (mean + log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX).exp() * normal).tanh()
-        return torch.where(coin, uniform, action), out
+        return torch.where(coin, uniform, action)
 
 
 class DeterministicPolicy(WarmUpPolicy):
@@ -325,13 +361,12 @@ class DeterministicPolicy(WarmUpPolicy):
     def act(self, obs: Tensor) -> Tensor:
         return self.output(obs).tanh()
 
-    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+    def choose(self, out: Tensor, draw: Draw) -> Tensor:
         normal, coin, uniform = draw
-        out = self.output(obs).tanh()
         noise = self.noise_std * normal
         if self.drifts:
             noise = self.drift = noise if self.drift is None else noise + (1 - self.THETA) * self.drift
-        return torch.where(coin, uniform, (out + noise).clamp(-1, 1)), out
+        return torch.where(coin, uniform, (out.tanh() + noise).clamp(-1, 1))
 
     def explore_state(self) -> State:
         return super().explore_state() | ({} if self.drift is None else {"drift": self.drift})
@@ -347,6 +382,8 @@ class DeterministicPolicy(WarmUpPolicy):
 
 class QPolicy(Policy):
     """Epsilon-greedy on action values; with ``dueling`` Q = V + A - mean(A)."""
+
+    chooses_in_numpy = True
 
     epsilon: Tensor
 
@@ -397,10 +434,10 @@ class QPolicy(Policy):
             draws.append((coin, uniform))
         return draws
 
-    def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+    def choose(self, out: Any, draw: Draw) -> Any:
         coin, uniform = draw
-        q = self.q(obs)
-        return torch.where(coin, uniform, q.argmax(-1)), q
+        best = out[..., int(self.dueling) :].argmax(-1)  # a state value in front shifts all alike
+        return (torch.where if isinstance(out, Tensor) else np.where)(coin, uniform, best)
 
 
 class EnsemblePolicy(Policy):

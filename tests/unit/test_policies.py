@@ -235,6 +235,41 @@ def test_a_flat_copy_acts_bit_for_bit_like_the_policy_itself(kind: str, activati
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh", "silu"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_for_few_lanes_explores_like_the_policy_itself(kind: str, activation: str) -> None:
+    """In NumPy where that is faster: the same random numbers, the same choices, the same output to rounding."""
+    sizes = {"obs_dim": 4, "action_dim": 2, "hidden": (64, 64), "activation": activation, "normalize_obs": True}
+    spec = PolicySpec(kind, sizes | ({"dueling": True} if kind == "q" else {}))
+    copy = FlatPolicy(spec, torch.device("cpu"), lanes=8)
+    in_numpy = kind in ("categorical", "gaussian", "q") and activation != "silu"
+    assert (copy.output is not None) == in_numpy
+    for seed in range(2):
+        policy = spec.build().requires_grad_(False)
+        policy.norm.mean.fill_(0.5 + seed)
+        copy.load(policy.to_flat())
+        obs = torch.randn(8, 4, generator=stream(seed)) * 20  # beyond where normalised observations are clipped
+        (mine,), (theirs,) = policy.draw(1, 8, stream(seed)), copy.draw(1, 8, stream(seed))
+        for a, b in zip(policy.explore(obs, mine), copy.explore(obs, theirs), strict=True):
+            assert a.dtype == b.dtype
+            torch.testing.assert_close(a, b)
+
+
+def test_numpy_multiplies_only_what_it_multiplies_in_one_thread() -> None:
+    spec = PolicySpec("gaussian", {"obs_dim": 4, "action_dim": 2, "hidden": (96, 96)})
+    assert FlatPolicy(spec, torch.device("cpu"), lanes=28).output is not None
+    assert FlatPolicy(spec, torch.device("cpu"), lanes=29).output is None  # 29 * 96 * 96 > 2**18
+    wider = PolicySpec("gaussian", {"obs_dim": 4, "action_dim": 2, "hidden": (97, 96)})
+    assert FlatPolicy(wider, torch.device("cpu"), lanes=1).output is None
+
+
+@pytest.mark.parametrize("kind", ["categorical", "deterministic"])
+def test_many_rows_give_the_output_of_few(kind: str) -> None:
+    spec = PolicySpec(kind, {"obs_dim": 4, "action_dim": 2, "hidden": (16, 16)})
+    policy, obs = FlatPolicy(spec, torch.device("cpu")).policy, torch.randn(1500, 4)
+    torch.testing.assert_close(policy.output(obs), torch.cat([policy.output(part) for part in obs.split(300)]))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws_do_not_depend_on_how_many_steps_are_drawn_at_once(kind: str) -> None:
     policy = PolicySpec(kind, SIZES).build().requires_grad_(False)
