@@ -1,6 +1,6 @@
 """The skeleton shared by A2C and PPO: advantages for a fresh rollout, then minibatch steps on it.
 
-A member of the family says one thing: ``policy_loss``.
+A member of the family says one thing: ``policy_loss``, and, if it wants fast steps with small networks, its slope.
 Axes: T rollout steps, N lanes, B minibatch rows drawn from the T*N steps, O obs, A action.
 """
 
@@ -15,11 +15,13 @@ from torch import Tensor
 
 from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import Categorical, DiagGaussian
-from ..nets.layers import Init
+from ..nets.layers import Array, Init
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
 from ..settings import setting, tunable
 from ..types import EnvSpec, Metrics, Rollout
+from . import by_hand
 from .base import Agent, AgentConfig, Schedule
+from .by_hand import PolicyLoss
 from .optim import GradStep
 from .returns import gae, vtrace
 
@@ -91,11 +93,14 @@ class AgentOnPolicy(Agent):
         rows = self.targets(batch)
         if isinstance(self.value, ScaledValueNet):
             self.value.observe(self.averaging.mean(rows.value_target), self.averaging.variance(rows.value_target))
+        hand = by_hand.Learner(self) if type(self).loss is AgentOnPolicy.loss and by_hand.can_do(self) else None
+        if hand is not None:
+            rows = hand.prepare(rows)
         metrics: Metrics = {}
         for _ in range(self.config.num_epochs):
-            for part in self.minibatches(rows):
-                loss, metrics = self.loss(part)
-                metrics["loss/grad_norm"] = self.step(loss)
+            parts = self.minibatches(rows)
+            for part in parts:
+                metrics = self.minibatch_step(part) if hand is None else hand.step(part, is_last=part is parts[-1])
                 self.num_updates += 1
             if self.should_stop(metrics):
                 break
@@ -108,7 +113,12 @@ class AgentOnPolicy(Agent):
         if num_rows <= self.config.batch_size:
             return [rows]
         order = torch.randperm(num_rows, device=rows.logp.device, generator=self.generator)
-        return [Batch(*(x[index] for x in rows)) for index in torch.split(order, self.config.batch_size)]
+        columns = (torch.split(x[order], self.config.batch_size) for x in rows)
+        return [Batch(*parts) for parts in zip(*columns, strict=True)]
+
+    def minibatch_step(self, b: Batch) -> Metrics:
+        loss, metrics = self.loss(b)
+        return metrics | {"loss/grad_norm": self.step(loss)}
 
     def should_stop(self, metrics: Metrics) -> bool:
         """Whether to leave the rest of the epochs undone."""
@@ -168,3 +178,7 @@ class AgentOnPolicy(Agent):
     @abstractmethod
     def policy_loss(self, dist: Categorical | DiagGaussian, b: Batch) -> tuple[Tensor, Metrics]:
         """What the policy minimises on a minibatch, and what is worth logging."""
+
+    def policy_slope(self, new_logp: Array, logp: Array, advantage: Array) -> PolicyLoss:
+        """The same by hand, for the log-probabilities [B] of the actions now and when they were taken."""
+        raise NotImplementedError

@@ -32,8 +32,12 @@ class GradStep:
         """Minimise ``loss`` by one step; return the gradient norm before clipping."""
         # Only these parameters: no freezing of other networks, no stale .grad anywhere.
         grads = torch.autograd.grad(loss, self.params)
+        return self.follow(torch.cat([g.reshape(-1) for g in grads]))
+
+    def follow(self, grad: Tensor) -> Tensor:
+        """One step down a flat gradient, which is used up; return its norm before clipping."""
         # Before the norm is taken: what is clipped is the gradient of the whole batch.
-        grad = self.averaging.average(torch.cat([g.reshape(-1) for g in grads]))
+        grad = self.averaging.average(grad)
         norm = torch.linalg.vector_norm(grad)
         if self.max_grad_norm is not None:
             grad *= (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)

@@ -25,8 +25,8 @@ Members = slice | Tensor
 ALL = slice(None)
 NARROW, MANY_ROWS = 16, 1024
 """Few outputs and many rows: here a product the other way round takes a third of the time."""
-MAX_NUMPY_WEIGHTS, MAX_NUMPY_PRODUCTS = 9216, 2**18
-"""Up to where OpenBLAS multiplies a matrix with a vector, or with a matrix, in the calling thread."""
+MAX_NUMPY_WEIGHTS, MAX_NUMPY_ROWS = 2**14, 256
+"""Weights of a layer and rows up to which NumPy is faster than torch."""
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),  # a linear layer does not need its output again: half the memory traffic
     "tanh": nn.Tanh,
@@ -119,9 +119,7 @@ class Stack(nn.Sequential):
         steps: list[Callable[[Array], Array]] = []
         for layer in self:
             if isinstance(layer, nn.Linear) and layer.weight.device.type == "cpu":
-                size = layer.weight.numel()
-                # Larger products NumPy's library would share among threads of its own.
-                if size > MAX_NUMPY_WEIGHTS or size * num_rows > MAX_NUMPY_PRODUCTS:
+                if layer.weight.numel() > MAX_NUMPY_WEIGHTS or num_rows > MAX_NUMPY_ROWS:
                     return None
                 steps.append(partial(_linear_in_numpy, layer.bias.detach().numpy(), layer.weight.detach().numpy().T))
             elif type(layer) in IN_NUMPY:

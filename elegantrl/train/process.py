@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from ..errors import ConfigError
 
@@ -87,8 +88,14 @@ T = TypeVar("T")
 def settle_and(build: Callable[[], T], num_threads: int) -> T:
     """Build a role in a process that is made ready for it."""
     torch.set_num_threads(num_threads)
+    one_numpy_thread()
     keep_freed_memory()
     return build()
+
+
+def one_numpy_thread() -> threadpool_limits:
+    """Let NumPy multiply in the calling thread: products here are small. As a context it ends with that."""
+    return threadpool_limits(1, user_api="blas")
 
 
 def keep_freed_memory() -> None:

@@ -33,7 +33,7 @@ from .host import WorkerHost
 from .learner import Learner
 from .learners import Learners
 from .metrics import RunLog
-from .process import keep_freed_memory, pick_device, resize_on_signals, settle_and, stop_on_signals
+from .process import keep_freed_memory, one_numpy_thread, pick_device, resize_on_signals, settle_and, stop_on_signals
 from .resolve import env_name, resolve_config, split_overrides
 from .store import Commit, Store, write_atomic
 from .supervisor import Display, Supervisor
@@ -114,6 +114,7 @@ def run_training(
     torch.set_num_threads(config.train.num_threads)
     keep_freed_memory()
     with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(one_numpy_thread())
         # Everything that may be refused is built before the first byte is written.
         crew = gather_crew(config, source, device, display, cleanup)
         spec = crew.env_spec

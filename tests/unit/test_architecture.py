@@ -99,6 +99,9 @@ def test_agents_leave_devices_and_the_terminal_alone(path: Path) -> None:
         lines = [line for line in text.splitlines(keepends=True) if word in line]
         # Setting a generator's state takes a tensor on the host, whatever device it draws on.
         lines = [line for line in lines if "set_state(" not in line]
+        if word == ".numpy(" and path.name in ("by_hand.py", "returns.py"):  # which ask first whether it is a CPU
+            assert 'device.type == "cpu"' in text
+            continue
         assert not lines, f"{path.name}: {lines[0].strip()}"
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":

@@ -255,11 +255,11 @@ def test_a_copy_for_few_lanes_explores_like_the_policy_itself(kind: str, activat
             torch.testing.assert_close(a, b)
 
 
-def test_numpy_multiplies_only_what_it_multiplies_in_one_thread() -> None:
-    spec = PolicySpec("gaussian", {"obs_dim": 4, "action_dim": 2, "hidden": (96, 96)})
-    assert FlatPolicy(spec, torch.device("cpu"), lanes=28).output is not None
-    assert FlatPolicy(spec, torch.device("cpu"), lanes=29).output is None  # 29 * 96 * 96 > 2**18
-    wider = PolicySpec("gaussian", {"obs_dim": 4, "action_dim": 2, "hidden": (97, 96)})
+def test_numpy_is_for_small_layers_and_few_lanes() -> None:
+    spec = PolicySpec("gaussian", {"obs_dim": 4, "action_dim": 2, "hidden": (128, 128)})
+    assert FlatPolicy(spec, torch.device("cpu"), lanes=256).output is not None
+    assert FlatPolicy(spec, torch.device("cpu"), lanes=257).output is None
+    wider = PolicySpec("gaussian", {"obs_dim": 4, "action_dim": 2, "hidden": (129, 128)})
     assert FlatPolicy(wider, torch.device("cpu"), lanes=1).output is None
 
 

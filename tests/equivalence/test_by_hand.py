@@ -1,0 +1,106 @@
+"""Gradients derived by hand are those of autograd, and whoever changes a loss has autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from elegantrl.agents import by_hand
+from elegantrl.agents.a2c import A2CConfig, AgentA2C
+from elegantrl.agents.averaging import Ranks
+from elegantrl.agents.on_policy import AgentOnPolicy, Batch
+from elegantrl.agents.ppo import AgentPPO, PPOConfig
+from elegantrl.types import EnvSpec, Metrics, Rollout
+
+MakeSpec = Callable[..., EnvSpec]
+MakeRollout = Callable[..., Rollout]
+CPU = torch.device("cpu")
+AGENTS: dict[str, tuple[type[AgentOnPolicy], type[Any]]] = {"ppo": (AgentPPO, PPOConfig), "a2c": (AgentA2C, A2CConfig)}
+
+
+def build(name: str, spec: EnvSpec, **settings: Any) -> AgentOnPolicy:
+    agent, config = AGENTS[name]
+    torch.manual_seed(0)
+    return agent(spec, config(**{"hidden": (16, 8), "lr": 3e-3, "num_epochs": 4, "batch_size": 16} | settings), CPU, 0)
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"activation": "relu"},
+        {"activation": "tanh", "entropy_coef": 0.02, "entropy_schedule": "linear"},
+        {"activation": "tanh", "normalize_obs": True, "normalize_value": True, "value_coef": 2.0},
+        {"activation": "relu", "max_grad_norm": None, "vtrace": True, "batch_size": 1000},
+        {"activation": "tanh", "hidden": ()},
+    ],
+    ids=lambda settings: "-".join(settings),
+)
+def test_hand_and_autograd_take_the_same_steps(
+    make_spec: MakeSpec,
+    make_rollout: MakeRollout,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: str,
+    settings: dict[str, Any],
+) -> None:
+    def learned(can_do: bool) -> tuple[list[Metrics], Tensor]:
+        agent = build(name, make_spec(kind), **settings)
+        assert by_hand.can_do(agent)
+        rollouts = [make_rollout(agent, kind, 13, 3, seed=seed) for seed in range(3)]  # 39 rows: 16, 16 and 7
+        with monkeypatch.context() as patch:
+            if not can_do:
+                patch.setattr(by_hand, "can_do", lambda _: False)
+            agent.schedule(40_000)
+            metrics = [agent.update(rollout) for rollout in rollouts]
+        assert agent.num_updates == (3 if settings.get("batch_size") else 9) * 4
+        return metrics, agent.step.flat
+
+    (hand, hand_flat), (auto, auto_flat) = learned(True), learned(False)
+    torch.testing.assert_close(hand_flat, auto_flat, atol=1e-5, rtol=1e-4)
+    assert not torch.equal(hand_flat, build(name, make_spec(kind), **settings).step.flat)
+    for mine, theirs in zip(hand, auto, strict=True):
+        assert mine.keys() == theirs.keys()
+        for key, value in mine.items():
+            torch.testing.assert_close(value, theirs[key], atol=1e-4, rtol=1e-3)
+
+
+def test_a_ratio_beyond_all_reason_has_no_slope_either_way(make_spec: MakeSpec) -> None:
+    agent = build("ppo", make_spec("discrete"))
+    assert isinstance(agent, AgentPPO)
+    logp = torch.zeros(6)
+    new_logp = torch.tensor([25.0, -25.0, 0.1, 0.3, -0.1, -0.3], requires_grad=True)
+    advantage = torch.tensor([-1.0, 1.0, 1.0, 1.0, -1.0, -1.0])
+
+    class Known:
+        def log_prob(self, _: Tensor) -> Tensor:
+            return new_logp
+
+    loss, _ = agent.policy_loss(Known(), Batch(logp, logp, logp, advantage, logp))  # type: ignore[arg-type]
+    (slope,) = torch.autograd.grad(loss * len(logp), new_logp)
+    mine = agent.policy_slope(new_logp.detach().numpy(), logp.numpy(), advantage.numpy())
+    torch.testing.assert_close(torch.from_numpy(mine.slope), slope)
+    assert mine.values.mean() == pytest.approx(loss.item())
+
+
+class AgentOther(AgentPPO):
+    """Minimises something else, and says so in autograd's terms alone."""
+
+    def policy_loss(self, dist: Any, b: Batch) -> tuple[Tensor, Metrics]:
+        return -dist.log_prob(b.action).mean(), {"log_ratio": b.logp}
+
+
+def test_only_what_is_known_is_done_by_hand(make_spec: MakeSpec) -> None:
+    spec = make_spec("discrete")
+    assert not by_hand.can_do(AgentOther(spec, PPOConfig(), CPU, 0))
+    for settings in ({"activation": "silu"}, {"layer_norm": True}, {"hidden": (129, 64)}, {"h_term": True}):
+        assert not by_hand.can_do(build("ppo", spec, **settings)), settings
+    shared, watched = build("ppo", spec), build("ppo", spec)
+    shared.averaging = Ranks(0, 2)
+    watched.loss = watched.loss  # type: ignore[method-assign]
+    assert not by_hand.can_do(shared) and not by_hand.can_do(watched)
