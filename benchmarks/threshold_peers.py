@@ -3,7 +3,8 @@
 All of them train PPO in one process, judged from inside the environment (`Watched`), so that the rule of
 threshold_run.py sees every episode with its own reward, whatever the library makes of it. Settings and networks are
 those of RL Baselines3 Zoo, for Hopper the defaults with eight environments, as in threshold_run.py; exceptions are in
-`OWN`. One trial each of a library's own example was slower: skrl's for Pendulum, RLlib's for CartPole.
+`OWN`. The libraries' own examples were not reproduced: one run each of something close (skrl on Pendulum, without
+its squashed mean; RLlib on CartPole, with eight environments) learnt more slowly on a busy machine.
 """
 
 from __future__ import annotations

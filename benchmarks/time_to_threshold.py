@@ -10,8 +10,8 @@
 
 A task is solved when the mean return of the last 20 training episodes, exploration on, reaches its threshold. The clock
 starts at the first environment step: imports and construction are not counted, what JAX compiles while training is.
-Ours are the settings that ship with the library, the others have those of RL Baselines3 Zoo or
-better ones (threshold_run.py and threshold_peers.py have them), each run in a process of its own with one thread for
+Ours are the settings that ship with the library, the others mostly those of RL Baselines3 Zoo
+(threshold_run.py and threshold_peers.py have them), each run in a process of its own with one thread for
 torch and XLA's default threads for SBX. Seeds go round the systems, so that a busy minute hits all alike. The clock
 also counts what others run on the machine: a run that had less than 80 % of a core is marked with * and only its
 processor seconds, over all threads, mean something. Several of our agents may be listed for a task, and several of
@@ -23,7 +23,7 @@ ran into the limit is not run on further seeds (--patience). A process that does
 that it started.
 
 `ray[rllib]` pins an older gymnasium, which it does not need: ray itself and what RLlib imports go beside the others.
-CleanRL is not here: what PyPI has of it (0.4.8, of 2021) needs a gym that is no more.
+CleanRL is not here: what PyPI has of it (0.4.8) are scripts that import `gym.wrappers.Monitor`, which gym has no more.
 
 Results accumulate in results/time_to_threshold.json after every run.
 """
