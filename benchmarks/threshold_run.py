@@ -11,7 +11,6 @@ system is not installed.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import math
@@ -42,7 +41,7 @@ class Rule:
     def __init__(self, threshold: float, limit: float):
         self.threshold, self.limit = threshold, limit
         self.recent: deque[float] = deque(maxlen=20)
-        self.best, self.steps, self.reached = -math.inf, 0, False
+        self.best, self.steps, self.reached, self.over = -math.inf, 0, False, False
         self.seconds = self.cpu_seconds = 0.0
 
     def start(self) -> None:
@@ -59,7 +58,8 @@ class Rule:
             if len(self.recent) == self.recent.maxlen:
                 self.best = max(self.best, statistics.fmean(self.recent))
         self.reached = self.best >= self.threshold
-        if self.reached or min(self.seconds, self.cpu_seconds) > self.limit:
+        self.over = self.reached or min(self.seconds, self.cpu_seconds) > self.limit
+        if self.over:
             raise Over
 
     def report(self) -> dict[str, Any]:
@@ -203,14 +203,21 @@ def train(system: str, env: str, seed: int, rule: Rule, settings: dict[str, Any]
     library, _, name = system.partition("/")
     if library == "ours":
         train_ours(name, env, seed, rule, settings)
-    else:
+    elif library in ("sb3", "sbx"):
         train_baselines(library, name, env, seed, rule)
+    else:
+        from threshold_peers import train_peer
+
+        train_peer(library, env, seed, rule)
 
 
 PACKAGES = {
     "ours": ("elegantrl", "torch", "gymnasium"),
     "sb3": ("stable_baselines3", "torch", "gymnasium"),
     "sbx": ("sbx", "jax", "stable_baselines3", "gymnasium"),
+    "skrl": ("skrl", "torch", "gymnasium"),
+    "tianshou": ("tianshou", "torch", "gymnasium"),
+    "rllib": ("ray", "torch", "gymnasium"),
 }
 DISTRIBUTIONS = {"sbx": "sbx-rl", "stable_baselines3": "stable-baselines3"}
 
@@ -238,8 +245,11 @@ def main() -> int:
     if any(importlib.util.find_spec(name) is None for name in PACKAGES[library]):
         return NOT_INSTALLED
     rule = Rule(args.threshold, args.limit)
-    with contextlib.suppress(Over):
+    try:
         train(args.system, args.env, args.seed, rule, args.settings)
+    except Exception:  # RLlib passes Over on as a RuntimeError
+        if not rule.over:
+            raise
     print(json.dumps(rule.report() | {"versions": versions(library)}))
     return 0
 

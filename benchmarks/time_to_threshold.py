@@ -1,7 +1,8 @@
-"""How soon? Seconds of training until a task is solved, ours against Stable-Baselines3 and SBX.
+"""How soon? Seconds of training until a task is solved, ours against every other system that installs.
 
     python -m venv peers
-    peers/bin/pip install -c constraints.txt sbx-rl stable-baselines3 "gymnasium[box2d,mujoco]"
+    peers/bin/pip install -c constraints.txt sbx-rl stable-baselines3 skrl tianshou "gymnasium[box2d,mujoco]"
+    peers/bin/pip install -c constraints.txt ray pyarrow tensorboardX lz4 ormsgpack pydantic requests  # see below
     python benchmarks/time_to_threshold.py --peers-python peers/bin/python        # whatever is not in the results yet
     python benchmarks/time_to_threshold.py --only Pendulum-v1 --seeds 1 ...       # one task, seed 0
     python benchmarks/time_to_threshold.py --disturbed ...                        # again what others held up
@@ -9,11 +10,20 @@
 
 A task is solved when the mean return of the last 20 training episodes, exploration on, reaches its threshold. The clock
 starts at the first environment step: imports and construction are not counted, what JAX compiles while training is.
-Ours are the settings that ship with the library, the others have those of RL Baselines3 Zoo (threshold_run.py has
-them), each run in a process of its own with one thread for torch and XLA's default threads for SBX. Seeds go round
-the systems, so that a busy minute hits all alike. The clock also counts what others run on the machine: a run that had
-less than 80 % of a core is marked with * and only its processor seconds, over all threads, mean something. Several of
-our agents may be listed for a task, and several of theirs: the fastest by median counts on either side.
+Ours are the settings that ship with the library, the others mostly those of RL Baselines3 Zoo
+(threshold_run.py and threshold_peers.py have them), each run in a process of its own with one thread for
+torch and XLA's default threads for SBX. Seeds go round the systems, so that a busy minute hits all alike. The clock
+also counts what others run on the machine: a run that had less than 80 % of a core is marked with * and only its
+processor seconds, over all threads, mean something. Several of our agents may be listed for a task, and several of
+theirs: the fastest by median counts on either side.
+
+The usually fastest others come first, and no run, of whomever, may take more than three times the median of the fastest
+other so far, on the two long tasks twice (--factor): the table says "not reached in" that many seconds. A system that
+ran into the limit is not run on further seeds (--patience). A process that does not even end then is killed with all
+that it started.
+
+`ray[rllib]` pins an older gymnasium, which it does not need: ray itself and what RLlib imports go beside the others.
+CleanRL is not here: what PyPI has of it (0.4.8) are scripts that import `gym.wrappers.Monitor`, which gym has no more.
 
 Results accumulate in results/time_to_threshold.json after every run.
 """
@@ -21,9 +31,11 @@ Results accumulate in results/time_to_threshold.json after every run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -36,7 +48,10 @@ from matplotlib.figure import Figure
 from threshold_run import NOT_INSTALLED
 
 NAME = "time_to_threshold.json"
-NAMES = {"ours": "elegantrl", "sb3": "Stable-Baselines3", "sbx": "SBX"}
+NAMES = {"ours": "elegantrl", "sb3": "Stable-Baselines3", "sbx": "SBX", "skrl": "skrl", "tianshou": "Tianshou",
+         "rllib": "RLlib"}  # fmt: skip
+START_UP = 120
+"""Seconds that a process may take besides training, to import, build and end."""
 Runs = dict[str, dict[str, Any]]
 
 
@@ -44,16 +59,21 @@ class Task(NamedTuple):
     env: str
     threshold: float
     limit: float
-    """Seconds after which a run is given up: about four times what the fastest of the others takes."""
+    """Seconds after which a run is given up while no other has reached the threshold."""
+    factor: float
+    """Afterwards it is given up at this many times the median of the fastest other."""
     systems: tuple[str, ...]
+    """In the order in which they run: first the others that were fastest before, as they set the limit."""
 
 
+OTHERS = ("skrl/ppo", "tianshou/ppo", "rllib/ppo")
 TASKS = [
-    Task("CartPole-v1", 475, 60, ("ours/ppo", "ours/dqn", "sb3/ppo", "sbx/ppo")),
-    Task("Pendulum-v1", -200, 120, ("ours/ppo", "ours/sac", "ours/ddpg", "sb3/ppo", "sbx/ppo", "sbx/sac", "sbx/td3")),
-    Task("LunarLander-v3", 200, 320, ("ours/ppo", "ours/d3qn", "sb3/ppo", "sbx/ppo")),
-    Task("Hopper-v5", 2000, 320, ("ours/ppo", "sb3/ppo", "sbx/ppo", "sbx/ppo-zoo")),
-]
+    Task("CartPole-v1", 475, 60, 3, ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/dqn", *OTHERS)),
+    Task("Pendulum-v1", -200, 120, 3,
+         ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/sac", "ours/ddpg", "sbx/sac", "sbx/td3", *OTHERS)),
+    Task("LunarLander-v3", 200, 320, 2, ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/d3qn", *OTHERS)),
+    Task("Hopper-v5", 2000, 320, 2, ("sbx/ppo", "sb3/ppo", "ours/ppo", "sbx/ppo-zoo", *OTHERS)),
+]  # fmt: skip
 
 
 def main() -> int:
@@ -63,11 +83,13 @@ def main() -> int:
     parser.add_argument("--systems", nargs="*", default=[], help="systems to run, for example ours/ppo sbx/ppo")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0")
     parser.add_argument("--disturbed", action="store_true", help="repeat runs that had less than 80 %% of a core")
+    parser.add_argument("--factor", type=float, help="limit of a run: how many times the fastest other's median")
+    parser.add_argument("--patience", type=int, default=1, help="failed seeds after which a system is left out")
     parser.add_argument("--table", action="store_true", help="no runs, only table and picture")
     args = parser.parse_args()
     for task in [] if args.table else TASKS:
         if not args.only or task.env in args.only:
-            run_task(task, args.seeds, args.systems, args.peers_python, args.disturbed)
+            run_task(task, args)
     runs = load()["runs"]
     measured = [task for task in TASKS if runs.get(task.env)]
     table = "\n".join([HEAD, *(row for task in measured for row in rows(task, runs[task.env]))])
@@ -80,40 +102,71 @@ def main() -> int:
 # ---- running
 
 
-def run_task(task: Task, seeds: int, chosen: list[str], peers_python: Path | None, again: bool) -> None:
-    """What is missing, seed by seed; ``again`` also what was disturbed."""
-    missing: set[str] = set()
-    for seed in range(seeds):
-        for system in chosen or task.systems:
-            before = load()["runs"].get(task.env, {}).get(system, {}).get(str(seed))
-            done = before is not None and not (again and disturbed(before))
-            if done or system in missing or system not in task.systems:
+def run_task(task: Task, args: argparse.Namespace) -> None:
+    """What is missing, seed by seed; with ``--disturbed`` also what was disturbed."""
+    absent: set[str] = set()
+    for seed in range(args.seeds):
+        for system in task.systems:
+            if system in absent or (args.systems and system not in args.systems):
                 continue
-            result = run(task, system, seed, peers_python)
-            if result is None:
-                missing.add(system)
-                print(f"{task.env} {system}: skipped, it is not installed (see --peers-python)", flush=True)
-                continue
-            results = load()  # again: another benchmark may have added to it meanwhile
-            results["runs"].setdefault(task.env, {}).setdefault(system, {})[str(seed)] = result
-            results["environment"] = environment()
-            write_json(NAME, results)
-            what = "reached" if result["reached"] else f"not reached (best {result['best']})"
-            times = f"{result['seconds']:.1f} s, processor {result['cpu_seconds']:.1f} s"
-            print(f"{task.env} {system} seed {seed}: {what}, {times}, {result['steps']:,} steps", flush=True)
+            runs = load()["runs"].get(task.env, {})
+            taken = runs.get(system, {})
+            before = taken.get(str(seed))
+            again = before is not None and args.disturbed and disturbed(before)
+            failed = sum(not r["reached"] for r in taken.values())
+            if again or (before is None and failed < args.patience):
+                result = run(task, system, seed, limit(task, runs, args.factor or task.factor), args.peers_python)
+                print(f"{task.env} {system} seed {seed}: {line(result)}", flush=True)
+                if isinstance(result, str):
+                    absent.add(system)
+                else:
+                    save(task, system, seed, result)
 
 
-def run(task: Task, system: str, seed: int, peers_python: Path | None) -> dict[str, Any] | None:
-    """One run in a process of its own; None if the system is not there."""
+def save(task: Task, system: str, seed: int, result: dict[str, Any]) -> None:
+    results = load()  # again: another benchmark may have added to it meanwhile
+    results["runs"].setdefault(task.env, {}).setdefault(system, {})[str(seed)] = result
+    results["environment"] = environment()
+    write_json(NAME, results)
+
+
+def line(result: dict[str, Any] | str) -> str:
+    if isinstance(result, str):
+        return f"skipped, {result}"
+    what = "reached" if result["reached"] else f"not reached (best {result['best']})"
+    times = f"{result['seconds']:.1f} s, processor {result['cpu_seconds']:.1f} s"
+    return f"{what}, {times}, {result['steps']:,} steps"
+
+
+def limit(task: Task, runs: dict[str, Runs], factor: float) -> float:
+    """Seconds for the next run: a multiple of what the fastest other took so far."""
+    others = [median(taken, "seconds") for system, taken in runs.items() if not system.startswith("ours/")]
+    return min([task.limit, *(factor * seconds for seconds in others)])
+
+
+def run(task: Task, system: str, seed: int, seconds: float, peers_python: Path | None) -> dict[str, Any] | str:
+    """One run in a process of its own, of which nothing is left afterwards; or why there was none."""
     ours = system.startswith("ours/")
     python = sys.executable if ours else str(peers_python or sys.executable)
     command = [python, str(Path(__file__).with_name("threshold_run.py")), system, task.env, "--seed", str(seed)]
-    command += ["--threshold", str(task.threshold), "--limit", str(task.limit)]
-    process = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True)
+    command += ["--threshold", str(task.threshold), "--limit", str(seconds)]
+    patience = START_UP + 2 * seconds  # a busy machine may take twice as long
+    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True,
+                               start_new_session=True)  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        return {"reached": False, "killed": True, "seconds": patience, "cpu_seconds": patience, "steps": 0,
+                "best": None}  # fmt: skip
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     if process.returncode == NOT_INSTALLED:
-        return None
-    process.check_returncode()
-    return json.loads(process.stdout.splitlines()[-1])
+        return "it is not installed (see --peers-python)"
+    if process.returncode != 0:
+        return f"it failed with exit code {process.returncode}"
+    return json.loads(output.splitlines()[-1]) | {"limit": round(seconds, 1)}
 
 
 def disturbed(result: dict[str, Any]) -> bool:
@@ -136,13 +189,14 @@ HEAD = """\
 def rows(task: Task, runs: dict[str, Runs]) -> list[str]:
     """A row for each system; the ratio stands with the fastest of ours."""
     systems = [system for system in task.systems if system in runs]
+    asked = max(len(runs[system]) for system in systems)
     times = {system: median(runs[system], "seconds") for system in systems}
     work = {system: median(runs[system], "cpu_seconds") for system in systems}
     ours = min((s for s in systems if s.startswith("ours/")), key=lambda s: times[s], default=None)
     lines = []
     for system in systems:
         taken = [runs[system][seed] for seed in sorted(runs[system], key=int)]
-        seeds = " / ".join(told(r) for r in taken)
+        seeds = " / ".join([*map(told, taken), *["not run"] * (asked - len(taken))])
         steps = f"{statistics.median(r['steps'] for r in taken):,.0f}"
         against = f"{share(times)} (processor {share(work)})" if system == ours else ""
         cells = [f"{task.env} {task.threshold:g}", label(system), seeds, number(times[system]), number(work[system]),
@@ -152,6 +206,8 @@ def rows(task: Task, runs: dict[str, Runs]) -> list[str]:
 
 
 def told(result: dict[str, Any]) -> str:
+    if result.get("killed"):
+        return f"killed after {result['seconds']:.0f}"
     if not result["reached"]:
         return f"not reached in {result['seconds']:.0f}"
     return f"{result['seconds']:.1f}{'*' if disturbed(result) else ''}"
