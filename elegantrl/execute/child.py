@@ -17,7 +17,7 @@ import torch
 
 from ..errors import RoleError
 from .base import where_raised
-from .shared import Channel, LimitedOutbox, Parcel
+from .shared import ERROR, VALUE, Channel, LimitedOutbox, Parcel
 
 BUILD = "(build)"
 """The first message of a parent: its one value is a function that makes the role."""
@@ -55,32 +55,34 @@ def run_child(conn: Connection, alive: Connection, reader: int, answers_held: in
     role: Any = None
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe: the end of every role
         while True:
-            head, parcels, *_ = channel.recv()
-            if head == BUILD:
-                role = answer(channel, head, parcels, None)
-            else:
-                answer(channel, head, parcels, role)
+            _, call, _ = channel.recv()
+            role = answer(channel, call, role)
     if role is not None:
         role.close()
 
 
-def answer(channel: Channel, method: str, parcels: tuple[Parcel, ...], role: Any) -> Any:
-    """Run one call and send what came of it; returns the role that the first one builds."""
+def answer(channel: Channel, call: Parcel, role: Any) -> Any:
+    """Run one call and send what came of it; returns the role, which the first call builds."""
     started = time.monotonic()
     try:
-        args = [channel.unpack(parcel) for parcel in parcels]
-        value = args[0]() if method == BUILD else getattr(role, method)(*args)
+        method, args, refs = channel.unpack(call)
+        for position, ref in refs:
+            args[position] = channel.unpack(ref)
+        if method == BUILD:
+            role, value = args[0](), None
+        else:
+            value = getattr(role, method)(*args)
         seconds = time.monotonic() - started  # before packing, which may wait for the parent
-        parcel, head = channel.outbox.pack(None if method == BUILD else value), "value"
+        kind, parcel = VALUE, channel.outbox.pack(value)
     except EOFError:
         raise
     except Exception as error:
         seconds = time.monotonic() - started
-        value, (parcel, head) = None, (channel.outbox.pack(portable(error)), "error")
-    built = value if method == BUILD else None
-    args, value = [], None  # whoever hears the answer may count on it that what was sent is free again
-    channel.send(head, (channel.lend(parcel),), seconds)
-    return built
+        kind, parcel = ERROR, channel.outbox.pack(portable(error))
+    args = value = None  # whoever hears the answer may count on it that what was sent is free again
+    channel.lend(parcel.block)
+    channel.send(kind, parcel, seconds)
+    return role
 
 
 def portable(error: Exception) -> tuple[bytes, str, str]:

@@ -14,7 +14,6 @@ import pickle
 import select
 import signal
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
@@ -24,7 +23,7 @@ from typing import Any
 from ..errors import ConfigError, RoleDied, RoleError, RoleTimedOut
 from .base import Executor, Future, Handle, Ref, RemoteTraceback
 from .child import BUILD, run_child
-from .shared import MAX_READERS, Block, Channel, Outbox, Parcel
+from .shared import CALL, ERROR, MAX_READERS, Block, Channel, Outbox, Parcel
 
 CALLS_ON_WIRE = 4
 """One that runs and some that are ready; many more could fill the pipe while both sides write."""
@@ -48,11 +47,12 @@ class ProcessFuture(Future):
 
     def done(self) -> bool:
         if not self.ended:
-            self.handle.listen()
+            self.handle.listen(self)
         return self.ended
 
     def result(self) -> Any:
-        wait_for([self], None)
+        if not self.done():
+            wait_for([self], None)
         if self._error is not None:
             raise self._error
         return self._value
@@ -61,15 +61,12 @@ class ProcessFuture(Future):
 class ProcessRef(Ref):
     """Holds a block of the outbox until the last reference to it is gone."""
 
-    def __init__(self, parcel: Parcel, block: Block | None):
-        self.parcel = parcel
-        if block is not None:
-            block.holders += 1
-            weakref.finalize(self, _let_go, block).atexit = False
+    def __init__(self, parcel: Parcel, block: Block):
+        self.parcel, self.block = parcel, block
+        block.holders += 1
 
-
-def _let_go(block: Block) -> None:
-    block.holders -= 1
+    def __del__(self) -> None:
+        self.block.holders -= 1
 
 
 class ProcessHandle(Handle):
@@ -83,13 +80,13 @@ class ProcessHandle(Handle):
         # With our copies gone the child is the only holder of its ends.
         theirs.close()
         alive_theirs.close()
+        os.set_blocking(ours.fileno(), False)  # to look for an answer and to read it is then the same
         self.channel = Channel(ours, outbox, peer=reader, reader=0)
-        # Made once: multiprocessing's own way to look at a pipe and a child builds a selector at every look.
-        self.news = select.poll()
-        self.news.register(ours.fileno(), select.POLLIN)
-        self.news.register(self.process.sentinel, select.POLLIN)
+        self.gone = select.poll()
+        self.gone.register(self.process.sentinel, select.POLLIN)
         self.waiting: deque[ProcessFuture] = deque()
-        self.unsent: deque[tuple[str, tuple[Parcel, ...]]] = deque()
+        self.unsent: deque[tuple[Parcel, list[int]]] = deque()
+        """Calls, and the blocks that they name besides their own."""
         self.head_since = 0.0
         self.death: str | None = None
         """What this role died of, in words."""
@@ -101,19 +98,20 @@ class ProcessHandle(Handle):
         if self.death is not None:
             future.end(error=RoleDied(f"the role was asked for {method} after it {self.death}"))
             return future
-        parcels: list[Parcel] = []
+        refs = [(i, tuple(value.parcel)) for i, value in enumerate(args) if isinstance(value, ProcessRef)]
+        own = [None if isinstance(value, ProcessRef) else value for value in args]
         try:
-            for value in args:
-                packed = value.parcel if isinstance(value, ProcessRef) else self.channel.outbox.pack(value)
-                parcels.append(self.channel.lend(packed))
+            parcel = self.channel.outbox.pack((method, own, refs))
         except Exception as error:
-            self.channel.take_back(parcels)
             future.end(error=cannot_travel(error))
             return future
+        blocks = [value.block.number for value in args if isinstance(value, ProcessRef)]
+        for block in (parcel.block, *blocks):
+            self.channel.lend(block)
         if not self.waiting:
             self.head_since = time.monotonic()
         self.waiting.append(future)
-        self.unsent.append((method, tuple(parcels)))
+        self.unsent.append((parcel, blocks))
         self.send_ready()
         return future
 
@@ -121,39 +119,50 @@ class ProcessHandle(Handle):
         on_wire = len(self.waiting) - len(self.unsent)
         with contextlib.suppress(OSError):  # a dead child is noticed where its answers are read
             for _ in range(min(len(self.unsent), CALLS_ON_WIRE - on_wire)):
-                self.channel.send(*self.unsent.popleft())
+                parcel, blocks = self.unsent.popleft()
+                self.channel.send(CALL, parcel, blocks=blocks)
 
     # ---- answers
 
-    def listen(self) -> None:
-        """Take in what the child has said; notice its death and a missed deadline."""
+    def listen(self, future: ProcessFuture) -> None:
+        """Take in what the child has said up to the answer of ``future``; notice its death and a missed deadline."""
         if self.death is not None:
             return
-        heard = dict(self.news.poll(0))
-        dead = self.process.sentinel in heard  # looked up first: what it said before it died still counts
-        try:
-            while self.waiting and self.channel.conn.fileno() in heard:
-                self.take_answer()
-                heard = dict(self.news.poll(0))
-        except (EOFError, OSError):
+        dead = not self.take_answers(future)
+        if future.ended:
+            return
+        if not dead and self.gone.poll(0):
+            self.take_answers(self.waiting[-1])  # what it said before it died still counts
             dead = True
         if dead:
             self.bury()
-        elif self.waiting and self.seconds_left() == 0.0:
+        elif self.seconds_left() == 0.0:
             self.end_for_timeout()
 
+    def take_answers(self, last: ProcessFuture) -> bool:
+        """Take in answers up to that of ``last``, as far as they are there; whether more can come."""
+        try:
+            while not last.ended:
+                self.take_answer()
+        except BlockingIOError:
+            return True
+        except (EOFError, OSError):
+            return False
+        return True
+
     def take_answer(self) -> None:
-        head, (parcel,), _, seconds = self.channel.recv()
+        kind, parcel, seconds = self.channel.recv()
         self.busy_seconds += seconds
         future = self.waiting.popleft()
         self.head_since = time.monotonic()
-        self.send_ready()
+        if self.unsent:
+            self.send_ready()
         try:
             value = self.channel.unpack(parcel)
         except Exception as error:  # a class that only the child can import
             future.end(error=error)
             return
-        if head == "error":
+        if kind == ERROR:
             future.end(error=revive(*value))
         else:
             future.end(value)
@@ -260,10 +269,10 @@ class ProcessExecutor(Executor):
 
     def put(self, value: Any) -> ProcessRef:
         try:
-            parcel = self.outbox.pack(value)
+            parcel = self.outbox.pack(value, in_block=True)
         except Exception as error:
             raise cannot_travel(error) from error
-        return ProcessRef(parcel, self.outbox.block_of(parcel))
+        return ProcessRef(parcel, self.outbox.blocks[parcel.block])
 
     def close(self) -> None:
         """Let the roles close what they hold, then end those that do not come to an end."""
@@ -289,8 +298,10 @@ def wait_for(futures: Sequence[Future], timeout: float | None) -> list[Future]:
         handles = list({id(f.handle): f.handle for f in futures if isinstance(f, ProcessFuture)}.values())
         limits = [] if end is None else [end - time.monotonic()]
         limits += [left for handle in handles if (left := handle.seconds_left()) is not None]
-        objects = [thing for handle in handles for thing in (handle.channel.conn, handle.process.sentinel)]
-        connection.wait(objects, max(0.0, min(limits)) if limits else None)
+        news = select.poll()
+        for fd in (fd for handle in handles for fd in (handle.channel.fd, handle.process.sentinel)):
+            news.register(fd, select.POLLIN)
+        news.poll(1000 * max(0.0, min(limits)) if limits else None)
 
 
 # ---- words

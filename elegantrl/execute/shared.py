@@ -1,9 +1,14 @@
 """Messages between two processes: a few bytes through a pipe, everything big through shared memory.
 
-A message is pickled with its tensors and arrays set aside (pickle protocol 5); these are copied into a nameless block
-of shared memory, and only their places cross the pipe. The receiver gets tensors that lie in the block. A block is
-written again once the last of them is gone, so whoever keeps what it received holds the sender back. Blocks have no
-name in the file system: they vanish with the last process that maps them, whichever way it ends.
+A message is pickled with its tensors and arrays set aside (pickle protocol 5). If any of these are big, all is copied
+into a nameless block of shared memory, and only the number of the block crosses the pipe. The receiver gets tensors
+that lie in the block. A block is written again once the last of them is gone, so whoever keeps what it received holds
+the sender back. Blocks have no name in the file system: they vanish with the last process that maps them, whichever way
+it ends.
+
+Whoever takes a message was busy with something else or asleep, and all caches are cold: what costs time is not the
+bytes but every new piece of code that runs and every system call. So there is one read per message and one pickle, and
+tensors come to life through NumPy, which has the shortest way to a view with a shape.
 
 Pickle runs code of the sender's choosing. It is used here only between a process and the children it started, over
 pipes that nobody else can open.
@@ -11,14 +16,14 @@ pipes that nobody else can open.
 
 from __future__ import annotations
 
-import copyreg
 import io
 import mmap
 import os
 import pickle
 import select
-import weakref
+import struct
 from collections.abc import Iterable
+from itertools import repeat
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, NamedTuple
@@ -34,46 +39,86 @@ ALIGN_BYTES = 64  # where torch's own allocator puts tensors: kernels then round
 INSIDE_BYTES = 2048
 """Arrays below this size stay inside the pickle."""
 PIPE_BYTES = 8192
-"""Pickles up to this size cross the pipe, in one piece: a sender that dies leaves no half of them."""
+"""Pickles up to this size, if they are all, cross the pipe, in one piece: a sender that dies leaves no half of them."""
+RECORD_BYTES = 256
+"""A message is read in one go if it is no longer than this; shorter ones are filled up."""
+
+HEAD = struct.Struct("<Biqqd")
+"""How a message begins: its kind, where its pickle is (block, start, size), and the seconds an answer took to make."""
+CALL, VALUE, ERROR, NEW_BLOCK = range(4)
+"""Kinds of messages. A block is introduced once to each reader; its descriptor follows the message."""
+NO_BLOCK = -1
 
 
 class Parcel(NamedTuple):
-    """Where a packed value is: its pickle in ``body``, or first in the block, and the arrays in the spans after it."""
+    """Where the pickle of a value is: in ``body``, or in a block that holds the arrays too."""
 
     body: bytes
-    block: int | None = None
-    spans: tuple[tuple[int, int], ...] = ()
+    block: int
+    start: int
+    size: int
 
 
-class Message(NamedTuple):
-    """What crosses a pipe. A block is introduced once to each reader; its descriptor follows the message."""
-
-    head: str
-    parcels: tuple[Parcel, ...]
-    new_block: int | None = None
-    seconds: float = 0.0
-    """How long an answer took to make."""
+# ---- tensors and arrays
 
 
-# ---- tensors
+class Packer(pickle.Pickler):
+    """Pickles a value, with its big tensors and arrays set aside as they are to lie in a block."""
+
+    def __init__(self) -> None:
+        self.stream, self.end = io.BytesIO(), 0
+        aside: list[tuple[int, pickle.PickleBuffer]] = []
+        self.aside = aside
+        """Where each of them begins."""
+        # Others' buffers stay inside. No method of this object: as a cycle it would hold on to what it has packed.
+        is_inside = lambda buffer: not aside or aside[-1][1] is not buffer  # noqa: E731
+        super().__init__(self.stream, protocol=5, buffer_callback=is_inside)
+
+    def reducer_override(self, x: Any) -> Any:
+        kind = type(x)
+        if kind is Tensor or kind is nn.Parameter:
+            return self.reduce_tensor(x)
+        if kind is np.ndarray and x.dtype.kind in "biufc" and x.flags.c_contiguous:
+            return rebuild, (*self.reduce_array(x), None)
+        return NotImplemented
+
+    def reduce_tensor(self, x: Tensor) -> tuple[Any, ...]:
+        """A tensor as raw bytes and what they mean; one on a GPU goes through the host and back to its device."""
+        device = "cpu" if x.is_cpu else str(x.device)
+        if x.dtype in KNOWN_TO_NUMPY:
+            array = np.ascontiguousarray(x.numpy(force=True)).reshape(x.shape)
+            return rebuild, (*self.reduce_array(array), device)
+        host = x.detach().cpu().contiguous()
+        flat = host.as_strided((host.numel(),), (1,))  # an axis of size 0 or 1 may have any stride, and view wants 1
+        return rebuild_strange, (flat.view(torch.uint8), x.dtype, tuple(x.shape), device)
+
+    def reduce_array(self, x: Any) -> tuple[Any, ...]:
+        """Bytes, where to begin in them, type and shape. NumPy's own way costs the reader several times as much."""
+        buffer = pickle.PickleBuffer(x)
+        if x.nbytes < INSIDE_BYTES:
+            return buffer, 0, x.dtype.str, x.shape
+        start = -(-self.end // ALIGN_BYTES) * ALIGN_BYTES
+        self.aside.append((start, buffer))
+        self.end = start + x.nbytes
+        return buffer, start, x.dtype.str, x.shape
 
 
-def reduce_tensor(x: Tensor) -> tuple[Any, ...]:
-    """A tensor as raw bytes and what they mean; one on a GPU goes through the host and back to its device."""
-    host = x.detach().cpu().contiguous()
-    flat = host.as_strided((host.numel(),), (1,))  # an axis of size 0 or 1 may have any stride, and view wants 1
-    raw: Any = flat.view(torch.uint8).numpy()
-    return rebuild_tensor, (pickle.PickleBuffer(raw), x.dtype, tuple(x.shape), str(x.device))
+def rebuild(raw: Any, start: int, dtype: str, shape: tuple[int, ...], device: str | None) -> np.ndarray | Tensor:
+    """An array, or the tensor of a device."""
+    x = np.ndarray(shape, dtype, raw, start)
+    if device is None:
+        return x
+    return torch.from_numpy(x) if device == "cpu" else torch.from_numpy(x).to(device)
 
 
-def rebuild_tensor(raw: Any, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
-    if 0 in shape:
-        return torch.empty(shape, dtype=dtype, device=device)
-    here = torch.frombuffer(raw, dtype=dtype).view(shape)
-    return here if device == "cpu" else here.to(device)
+def rebuild_strange(raw: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
+    return raw.view(dtype).view(shape).to(device)
 
 
-REDUCERS = copyreg.dispatch_table | {Tensor: reduce_tensor, nn.Parameter: reduce_tensor}
+KNOWN_TO_NUMPY = {
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+}  # fmt: skip
 
 
 # ---- blocks
@@ -84,32 +129,38 @@ class Block:
 
     def __init__(self, number: int, fd: int):
         self.number, self.fd = number, fd
-        memory = mmap.mmap(fd, os.fstat(fd).st_size)
-        self.returned = np.frombuffer(memory, np.uint64, MAX_READERS)  # written by readers, each in its own place
-        self.data = memoryview(memory)[HEADER_BYTES:]
+        memory = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
+        self.returned_bytes = memory[:HEADER_BYTES]
+        self.returned = self.returned_bytes.cast("Q")  # written by readers, each in its own place
+        self.data = memory[HEADER_BYTES:]
         # The writer's side of the account.
-        self.lent = np.zeros(MAX_READERS, np.uint64)
+        self.lent_bytes = bytearray(HEADER_BYTES)
+        self.lent = memoryview(self.lent_bytes).cast("Q")
         self.known_to: set[int] = set()
         self.holders = 0
 
     def is_free(self) -> bool:
-        return self.holders == 0 and bool((self.lent == self.returned).all())
+        return self.holders == 0 and self.lent_bytes == self.returned_bytes
 
     def forget(self, reader: int) -> None:
         """A reader is gone and gives nothing back any more; its place may be taken by another."""
         self.lent[reader] = self.returned[reader]
         self.known_to.discard(reader)
 
-    def lease(self, reader: int) -> memoryview:
-        """The data; given back when the last slice of it is gone."""
-        # Slices of a memoryview hold what exported it: an array of this lease alone, whose end can be watched.
-        root: Any = np.frombuffer(self.data, np.uint8)
-        weakref.finalize(root, give_back, self.returned, reader).atexit = False
-        return memoryview(root)
+    def lease(self, reader: int) -> Lease:
+        lease = Lease(self.data.nbytes, np.uint8, self.data)
+        lease.returned, lease.reader = self.returned, reader
+        return lease
 
 
-def give_back(returned: np.ndarray, reader: int) -> None:
-    returned[reader] += np.uint64(1)
+class Lease(np.ndarray):
+    """The data of a block for one reader; the block is given back when the last array in it is gone."""
+
+    returned: memoryview
+    reader: int
+
+    def __del__(self) -> None:
+        self.returned[self.reader] += 1
 
 
 class Outbox:
@@ -118,33 +169,17 @@ class Outbox:
     def __init__(self) -> None:
         self.blocks: list[Block] = []
 
-    def pack(self, value: Any) -> Parcel:
-        aside: list[memoryview] = []
-
-        def keep_inside(buffer: pickle.PickleBuffer) -> bool:
+    def pack(self, value: Any, in_block: bool = False) -> Parcel:
+        packer = Packer()
+        packer.dump(value)
+        body = packer.stream.getbuffer()
+        if not packer.aside and body.nbytes <= PIPE_BYTES and not in_block:
+            return Parcel(bytes(body), NO_BLOCK, 0, body.nbytes)
+        block = self.take(packer.end + body.nbytes)
+        for start, buffer in (*packer.aside, (packer.end, pickle.PickleBuffer(body))):
             raw = buffer.raw()
-            if raw.nbytes >= INSIDE_BYTES:
-                aside.append(raw)
-            return raw.nbytes < INSIDE_BYTES
-
-        stream = io.BytesIO()
-        pickler = pickle.Pickler(stream, protocol=5, buffer_callback=keep_inside)
-        pickler.dispatch_table = REDUCERS
-        pickler.dump(value)
-        body = stream.getbuffer()
-        if not aside and body.nbytes <= PIPE_BYTES:
-            return Parcel(bytes(body))
-        inside = body.nbytes > PIPE_BYTES
-        pieces = [body, *aside] if inside else aside
-        spans, end = [], 0
-        for piece in pieces:
-            start = -(-end // ALIGN_BYTES) * ALIGN_BYTES
-            end = start + piece.nbytes
-            spans.append((start, end))
-        block = self.take(end)
-        for (start, stop), piece in zip(spans, pieces, strict=True):
-            block.data[start:stop] = piece
-        return Parcel(b"" if inside else bytes(body), block.number, tuple(spans))
+            block.data[start : start + raw.nbytes] = raw
+        return Parcel(b"", block.number, packer.end, body.nbytes)
 
     def take(self, size: int) -> Block:
         """A block that nobody reads, the smallest that is large enough."""
@@ -157,9 +192,6 @@ class Outbox:
         os.truncate(fd, HEADER_BYTES + capacity)
         self.blocks.append(Block(len(self.blocks), fd))
         return self.blocks[-1]
-
-    def block_of(self, parcel: Parcel) -> Block | None:
-        return None if parcel.block is None else self.blocks[parcel.block]
 
     def num_busy(self) -> int:
         return sum(not block.is_free() for block in self.blocks)
@@ -194,58 +226,80 @@ class Channel:
 
     def __init__(self, conn: Connection, outbox: Outbox, peer: int, reader: int):
         self.conn, self.outbox, self.peer, self.reader = conn, outbox, peer, reader
+        self.fd = conn.fileno()
         self.inbox: dict[int, Block] = {}
 
-    def lend(self, parcel: Parcel) -> Parcel:
-        """Count a parcel as on its way, so that its block is left alone until it comes back."""
-        block = self.outbox.block_of(parcel)
-        if block is not None:
-            block.lent[self.peer] += np.uint64(1)
-        return parcel
+    def lend(self, block: int) -> None:
+        """Count what lies in a block as on its way, so that the block is left alone until it comes back."""
+        if block != NO_BLOCK:
+            self.outbox.blocks[block].lent[self.peer] += 1
 
-    def take_back(self, parcels: Iterable[Parcel]) -> None:
-        """What was lent is not sent after all."""
-        for parcel in parcels:
-            block = self.outbox.block_of(parcel)
-            if block is not None:
-                block.lent[self.peer] -= np.uint64(1)
+    def send(self, kind: int, parcel: Parcel, seconds: float = 0.0, blocks: Iterable[int] = ()) -> None:
+        """Send a parcel that speaks of further ``blocks``; all of them were lent before."""
+        for number in (parcel.block, *blocks):
+            if number != NO_BLOCK and self.peer not in self.outbox.blocks[number].known_to:
+                self.outbox.blocks[number].known_to.add(self.peer)
+                self._write(HEAD.pack(NEW_BLOCK, number, 0, 0, 0.0))
+                wait_for_event(self.fd, select.POLLOUT)  # as _write does, should this end not block
+                send_handle(self.conn, self.outbox.blocks[number].fd, None)
+        body, *place = parcel
+        self._write(HEAD.pack(kind, *place, seconds) + body)
 
-    def send(self, head: str, parcels: tuple[Parcel, ...], seconds: float = 0.0) -> None:
-        """Send parcels that were lent before."""
-        for parcel in parcels:
-            block = self.outbox.block_of(parcel)
-            if block is not None and self.peer not in block.known_to:
-                block.known_to.add(self.peer)
-                self._write(Message("", (), block.number))
-                send_handle(self.conn, block.fd, None)
-        self._write(Message(head, parcels, seconds=seconds))
+    def _write(self, message: bytes) -> None:
+        message = message.ljust(RECORD_BYTES, b"\0")
+        while message:
+            try:
+                message = message[os.write(self.fd, message) :]
+            except BlockingIOError:
+                wait_for_event(self.fd, select.POLLOUT)
 
-    def _write(self, message: Message) -> None:
-        # As plain tuples: every named class in a pickle is looked up again by its reader.
-        parcels = [tuple(parcel) for parcel in message.parcels]
-        self.conn.send_bytes(pickle.dumps((message.head, parcels, message.new_block, message.seconds), protocol=5))
+    def recv(self) -> tuple[int, Parcel, float]:
+        """Kind, value and seconds of the next message; EOFError or OSError when the other side is gone.
 
-    def _read(self) -> Message:
-        head, parcels, new_block, seconds = pickle.loads(self.conn.recv_bytes())
-        return Message(head, tuple(Parcel(*parcel) for parcel in parcels), new_block, seconds)
-
-    def recv(self) -> Message:
-        """The next message; raises EOFError or OSError when the other side is gone."""
-        while (message := self._read()).new_block is not None:
+        If this end does not block, BlockingIOError says that there is none; once one has begun the rest is waited for.
+        """
+        while True:
+            message = os.read(self.fd, RECORD_BYTES)
+            if len(message) < RECORD_BYTES:
+                message = self._read_on(message, RECORD_BYTES)
+            kind, block, start, size, seconds = HEAD.unpack_from(message)
+            if block == NO_BLOCK:
+                end = HEAD.size + size
+                if end > RECORD_BYTES:
+                    message = self._read_on(message, end)
+                return kind, Parcel(message[HEAD.size : end], block, start, size), seconds
+            if kind != NEW_BLOCK:
+                return kind, Parcel(b"", block, start, size), seconds
+            wait_for_event(self.fd, select.POLLIN)
             fd = recv_handle(self.conn)
-            self.inbox[message.new_block] = Block(message.new_block, fd)
+            self.inbox[block] = Block(block, fd)
             os.close(fd)  # the mapping stays
+
+    def _read_on(self, message: bytes, size: int) -> bytes:
+        """A message of ``size`` bytes that has begun."""
+        while len(message) < size:
+            wait_for_event(self.fd, select.POLLIN)
+            part = os.read(self.fd, size - len(message))
+            if not part:
+                raise EOFError
+            message += part
         return message
 
     def unpack(self, parcel: Parcel) -> Any:
-        """The value of a parcel that ``recv`` brought; its big tensors lie in the sender's block."""
-        if parcel.block is None:
-            return pickle.loads(parcel.body)
-        lease = self.inbox[parcel.block].lease(self.reader)
-        pieces = [lease[start:end] for start, end in parcel.spans]
-        del lease
-        return pickle.loads(parcel.body or pieces.pop(0), buffers=pieces)
+        """The value of what ``recv`` brought; its big tensors lie in the sender's block."""
+        body, number, start, size = parcel
+        if number == NO_BLOCK:
+            return pickle.loads(body)
+        block = self.inbox[number]
+        # Whatever was set aside is found in the same lease, at a place that the pickle knows.
+        return pickle.loads(block.data[start : start + size], buffers=repeat(block.lease(self.reader)))
 
     def close(self) -> None:
         self.conn.close()
         self.inbox = {}
+
+
+def wait_for_event(fd: int, event: int) -> None:
+    poll = select.poll()
+    poll.register(fd, event)
+    poll.poll()

@@ -313,6 +313,9 @@ def zoo() -> dict[str, Any]:
         "odd strides": [torch.ones(5).as_strided((size,), (0,), 2) for size in (0, 1, 3)],
         "parameter": nn.Parameter(big.clone()),
         "nested": [{"numpy": np.arange(10_000.0)}, (np.float32(2.5), None, "text", 2**80)],
+        "column by column": np.asfortranarray(np.arange(3000.0).reshape(50, 60)),
+        "not numbers": np.arange(3000).astype("datetime64[s]"),
+        "other byte order": np.arange(3000, dtype=">i4"),
         "long text": "x" * 100_000,
         "again": big,
     }
@@ -339,6 +342,12 @@ def test_data_of_every_kind_comes_back_equal(executor: Executor) -> None:
     value = role.call("echo", executor.put(zoo())).result()
     assert equal(value, zoo())
     value["float"].add_(1)  # what was received can be written to
+
+
+def test_messages_of_every_length(executor: Executor) -> None:
+    role = executor.spawn(Role)
+    for length in (*range(150, 300), 1000, 8000, 8192, 8300, 70_000):
+        assert role.call("add", "x" * length, "y").result() == "x" * length + "y"
 
 
 def test_inference_tensors_travel(executor: Executor) -> None:
