@@ -33,8 +33,8 @@ evaluations, no checkpoints, nothing compiled by torch. What differs:
 - Our runs tell malloc to keep freed memory. PufferLib does not but gains by it, so it is told by environment variables
   (except in `shipped`), and its statistics of episodes are read every 64 steps instead of at every step.
 
-`search` looks for what serves each side best among the same shapes: environments, steps per rollout, minibatch. Results
-go to results/pufferlib.json.
+`search` looks for what serves each side best among the same shapes: environments, steps per rollout, minibatch; it goes
+on where it was stopped. Results go to results/pufferlib.json.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from typing import Any
 from common import RESULTS, Measurement, alternate, environment, show, write_json
 
 NAME = "pufferlib.json"
-SHAPES = [(4096, 16, 8192), (4096, 16, 16384), (4096, 32, 16384), (4096, 64, 32768), (2048, 32, 8192),
-          (8192, 16, 16384), (8192, 32, 65536), (1024, 64, 16384)]  # fmt: skip
+SHAPES = [(8192, 32, 65536), (4096, 64, 32768), (4096, 16, 16384), (4096, 16, 8192), (2048, 32, 8192),
+          (1024, 64, 16384)]  # fmt: skip
 """Environments, steps per rollout, rows of a minibatch."""
 SHIPPED = (4096, 64, 32768)
 LAYER: dict[str, Any] = {"hidden": [128], "activation": "relu"}
@@ -103,29 +103,39 @@ def told(shape: tuple[int, int, int]) -> str:
 # ---- measurements
 
 
-def search(bench: Bench) -> dict[str, Any]:
-    """What serves each side best, one run for each candidate."""
-    found: dict[str, list[tuple[float, Any]]] = {"ours": [], "pufferlib": []}
+def search(bench: Bench, found: dict[str, Any]) -> None:
+    """Try what was not tried yet: one run for each candidate, kept at once."""
     for shape in SHAPES:
-        ours = bench.ours(shape, "128 relu")
-        found["ours"].append((ours, shape))
+        key = f"ours | {told(shape)} | 128 relu"
+        if key not in found:
+            keep(found, key, bench.ours(shape, "128 relu"), shape, "128 relu")
         for optimizer in OPTIMIZERS:
-            theirs = bench.theirs(shape, optimizer)
-            found["pufferlib"].append((theirs, (shape, optimizer)))
-        speeds = ", ".join(f"{name} {speed:,.0f}" for speed, name in found["pufferlib"][-2:])
-        print(f"{told(shape)}: ours {ours:,.0f}, PufferLib {speeds} steps/s", flush=True)
-    return {side: sorted(candidates, reverse=True) for side, candidates in found.items()}
+            key = f"pufferlib | {told(shape)} | {optimizer}"
+            if key not in found:
+                keep(found, key, bench.theirs(shape, optimizer), shape, optimizer)
+
+
+def keep(found: dict[str, Any], key: str, speed: float, shape: tuple[int, int, int], how: str) -> None:
+    found[key] = {"steps_per_second": speed, "shape": shape, "how": how}
+    print(f"{key}: {speed:,.0f} steps/s", flush=True)
+    write_json(NAME, load() | {"search": found})
+
+
+def fastest(found: dict[str, Any], side: str) -> tuple[tuple[int, int, int], str]:
+    """The shape that serves a side best, and the optimiser or network it was found with."""
+    candidates = [value for key, value in found.items() if key.startswith(side)]
+    winner = max(candidates, key=lambda value: value["steps_per_second"])
+    return tuple(winner["shape"]), winner["how"]
 
 
 def best(bench: Bench, found: dict[str, Any]) -> list[Measurement]:
     """Each side with the shape that serves it best."""
-    ours, (theirs, optimizer) = found["ours"][0][1], found["pufferlib"][0][1]
-    return against(bench, tuple(ours), tuple(theirs), optimizer, ">= 1")
+    return against(bench, fastest(found, "ours")[0], *fastest(found, "pufferlib"), ">= 1")
 
 
 def equal(bench: Bench, found: dict[str, Any]) -> list[Measurement]:
     """Both with the shape that PufferLib ships for CartPole."""
-    return against(bench, SHIPPED, SHIPPED, found["pufferlib"][0][1][1], "-")
+    return against(bench, SHIPPED, SHIPPED, fastest(found, "pufferlib")[1], "-")
 
 
 def against(
@@ -161,15 +171,14 @@ def main() -> int:
     args = parser.parse_args()
     for name in args.names or ["search", *BENCHMARKS]:
         bench = Bench(args.peers_python, args.threads, args.seconds, args.repeats)
-        before, results = environment(), load()
+        before, found = environment(), load().get("search", {})
         if name == "search":
-            results["search"] = {"environment": before, "found": search(bench)}
-        else:
-            title = f"PPO on CartPole, {name}, {args.threads} thread{'s' * (args.threads > 1)}"
-            measured = show(title, BENCHMARKS[name](bench, results["search"]["found"]))
-            key = name if args.threads == 1 else f"{name}, {args.threads} threads"
-            results[key] = {"environment": before, "measurements": measured, "runs": bench.runs}
-        print(write_json(NAME, results))
+            search(bench, found)
+            continue
+        title = f"PPO on CartPole, {name}, {args.threads} thread{'s' * (args.threads > 1)}"
+        measured = show(title, BENCHMARKS[name](bench, found))
+        key = name if args.threads == 1 else f"{name}, {args.threads} threads"
+        print(write_json(NAME, load() | {key: {**before, "measurements": measured, "runs": bench.runs}}))
     return 0
 
 
