@@ -25,8 +25,8 @@ from .optim import GradStep
 if TYPE_CHECKING:
     from .on_policy import AgentOnPolicy, Batch
 
-MAX_WIDTH = 128
-"""Units of a layer beyond which torch's own way is as fast."""
+MAX_WIDTH, MAX_ROWS = 128, 1024
+"""Units of a layer and rows of a minibatch beyond which torch's own way is as fast."""
 PLAIN = nn.Linear, nn.Tanh, nn.ReLU
 
 
@@ -174,13 +174,14 @@ class Learner:
         return Slopes(scaled, entropy, loss)
 
 
-def can_do(agent: AgentOnPolicy) -> bool:
+def can_do(agent: AgentOnPolicy, num_rows: int) -> bool:
     """Whether steps of this agent may be taken by hand: small plain networks on a CPU, and a loss known here."""
     return (
         isinstance(agent.step, GradStep)
         and agent.step.flat.device.type == "cpu"
         and not isinstance(agent.averaging, Ranks)
         and agent.h_term is None
+        and min(num_rows, agent.config.batch_size) <= MAX_ROWS
         and max(agent.config.hidden, default=0) <= MAX_WIDTH
         and all(isinstance(layer, PLAIN) for net in (agent.policy.net, agent.value.net) for layer in net)
         # Whoever says anew what is minimised, or has it compiled, has autograd.

@@ -93,8 +93,9 @@ class AgentOnPolicy(Agent):
         rows = self.targets(batch)
         if isinstance(self.value, ScaledValueNet):
             self.value.observe(self.averaging.mean(rows.value_target), self.averaging.variance(rows.value_target))
-        hand = by_hand.Learner(self) if type(self).loss is AgentOnPolicy.loss and by_hand.can_do(self) else None
-        if hand is not None:
+        hand = None
+        if type(self).loss is AgentOnPolicy.loss and by_hand.can_do(self, len(rows.logp)):
+            hand = by_hand.Learner(self)
             rows = hand.prepare(rows)
         metrics: Metrics = {}
         for _ in range(self.config.num_epochs):

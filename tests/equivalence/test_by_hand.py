@@ -51,11 +51,11 @@ def test_hand_and_autograd_take_the_same_steps(
 ) -> None:
     def learned(can_do: bool) -> tuple[list[Metrics], Tensor]:
         agent = build(name, make_spec(kind), **settings)
-        assert by_hand.can_do(agent)
+        assert by_hand.can_do(agent, 39)
         rollouts = [make_rollout(agent, kind, 13, 3, seed=seed) for seed in range(3)]  # 39 rows: 16, 16 and 7
         with monkeypatch.context() as patch:
             if not can_do:
-                patch.setattr(by_hand, "can_do", lambda _: False)
+                patch.setattr(by_hand, "can_do", lambda *_: False)
             agent.schedule(40_000)
             metrics = [agent.update(rollout) for rollout in rollouts]
         assert agent.num_updates == (3 if settings.get("batch_size") else 9) * 4
@@ -97,10 +97,12 @@ class AgentOther(AgentPPO):
 
 def test_only_what_is_known_is_done_by_hand(make_spec: MakeSpec) -> None:
     spec = make_spec("discrete")
-    assert not by_hand.can_do(AgentOther(spec, PPOConfig(), CPU, 0))
+    assert not by_hand.can_do(AgentOther(spec, PPOConfig(), CPU, 0), 39)
     for settings in ({"activation": "silu"}, {"layer_norm": True}, {"hidden": (129, 64)}, {"h_term": True}):
-        assert not by_hand.can_do(build("ppo", spec, **settings)), settings
+        assert not by_hand.can_do(build("ppo", spec, **settings), 39), settings
+    large = build("ppo", spec, batch_size=1025)
+    assert by_hand.can_do(large, 1024) and not by_hand.can_do(large, 1025)
     shared, watched = build("ppo", spec), build("ppo", spec)
     shared.averaging = Ranks(0, 2)
     watched.loss = watched.loss  # type: ignore[method-assign]
-    assert not by_hand.can_do(shared) and not by_hand.can_do(watched)
+    assert not by_hand.can_do(shared, 39) and not by_hand.can_do(watched, 39)

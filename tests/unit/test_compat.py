@@ -296,7 +296,7 @@ def test_untouched_settings_are_the_tuned_ones():
     args = Config(AgentPPO, "CartPole-v1")
     tuned, _ = resolve_config("ppo", "CartPole-v1")
     assert args.run_config().agent == tuned.agent
-    assert args.num_envs == args.env_num == tuned.env.num_envs == 8
+    assert args.num_envs == args.env_num == tuned.env.num_envs == 16
     assert args.learning_rate == tuned.agent.lr
     args.learning_rate = 5e-4
     assert args.run_config().agent == replace(tuned.agent, lr=5e-4)

@@ -67,7 +67,7 @@ def test_a_row_says_it_all(learning: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "mark"),
-    [("lr", 1e-3, ""), ("lr", 0.5, " (old)"), ("horizon", 64, " (old)"), ("long_gone", 1, "")],
+    [("lr", 2e-3, ""), ("lr", 0.5, " (old)"), ("horizon", 64, " (old)"), ("long_gone", 1, "")],
 )
 def test_a_row_measured_with_other_settings_is_marked(learning: ModuleType, name: str, value: float, mark: str) -> None:
     task = learning.Task("ppo", "CartPole-v1", 475, 100_000, 2)
