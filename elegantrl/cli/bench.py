@@ -61,6 +61,7 @@ def main(argv: list[str]) -> int:
     config = resolve_config(flags.agent, flags.env)[0]
     if flags.num_envs is not None:
         config = replace(config, env=replace(config.env, num_envs=flags.num_envs))
+    config = replace(config, env=replace(config.env, num_groups=None))  # as many as there are workers
     console = Stdout()
     layouts = list(candidates(config, len(os.sched_getaffinity(0))))
     table = Table(title=f"{config.agent_name} on {config.env.id}, learning included", title_justify="left")

@@ -206,7 +206,15 @@ def share_envs(flags: Any, base: RunConfig) -> dict[str, Any]:
     """How many environments there are, in how many groups."""
     each = flags.envs_per_worker
     if each is None:
-        return {"num_envs": flags.num_envs, "num_groups": flags.num_groups}
+        groups = flags.num_groups
+        sizes = (flags.num_envs, flags.num_workers, flags.num_learners)
+        if groups == base.env.num_groups and sizes != (
+            base.env.num_envs,
+            base.execute.num_workers,
+            base.execute.num_learners,
+        ):
+            groups = None  # tuned groups are for what they were tuned with
+        return {"num_envs": flags.num_envs, "num_groups": groups}
     if each < 1:
         raise ConfigError(f"--envs-per-worker {each} is too few; a worker has at least 1 environment")
     if (flags.num_envs, flags.num_groups) != (base.env.num_envs, base.env.num_groups):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..agents.off_policy import ReplayConfig
+from ..agents.on_policy import OnPolicyConfig
 from ..config import RunConfig
 from ..envs import GymVecEnv, make_env
 from ..envs.vec_env import VecEnv
@@ -18,6 +19,8 @@ from ..errors import ElegantRLError
 
 COSTLY_SECONDS = 1e-3
 """From here on a step of an environment is worth a process: handing it over costs a tenth of that."""
+COSTLY_FRAGMENT_SECONDS = 20e-3
+"""From here on a fragment is worth a process that settings have a group of environments for."""
 PROBE_STEPS, PROBE_SECONDS = 50, 0.3
 MAX_WORKERS = 64
 WIDE_PRODUCT = 256**3
@@ -58,6 +61,12 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         env.close()
     took = f"a step takes {in_words(cost.seconds)}"
     if cost.seconds < COSTLY_SECONDS:
+        fragment = cost.seconds * config.env.num_envs * config.agent.horizon
+        workers = share(config.num_groups, cores)
+        # Groups decide the numbers of a run, workers do not: so it does no harm that this hangs on a measured time.
+        if workers > 1 and isinstance(config.agent, OnPolicyConfig) and fragment >= COSTLY_FRAGMENT_SECONDS:
+            why = f"{took}, so its {config.num_groups} groups of environments share the cores"
+            return Layout({"executor": "process", "num_workers": workers}, why)
         if cores > 1 and isinstance(config.agent, ReplayConfig) and widest_product(config.agent) >= WIDE_PRODUCT:
             why = f"{took}, so the other core helps the agent to learn"
             return Layout({"executor": "inline"}, why, min(cores, LEARNER_THREADS))

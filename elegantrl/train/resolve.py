@@ -17,12 +17,16 @@ def resolve_config(
     entry, recipe = find_agent(agent), find_recipe(agent.lower(), env)
     overrides = overrides or {}
     check_names(overrides, ["agent", *SECTIONS], "")
+    tuned = dict(recipe.sections)
+    said = {*overrides.get("env", {}), *overrides.get("execute", {})}
+    if said & {"num_envs", "num_workers", "num_learners"}:  # tuned groups are for what they were tuned with
+        tuned["env"] = {name: value for name, value in tuned.get("env", {}).items() if name != "num_groups"}
     agent_data = {**recipe.sections.get("agent", {}), **overrides.get("agent", {})}
     agent_config = build_section(entry.config, {**entry.preset, **agent_data})
     sections: dict[str, Any] = {
         name: build_section(
             kind,
-            ({"id": env} if name == "env" else {}) | recipe.sections.get(name, {}) | overrides.get(name, {}),
+            ({"id": env} if name == "env" else {}) | tuned.get(name, {}) | overrides.get(name, {}),
         )
         for name, kind in SECTIONS.items()
     }

@@ -93,6 +93,31 @@ def test_whoever_asks_for_threads_gets_them(tmp_path: Path) -> None:
     assert resumed.train.num_threads == 3
 
 
+def test_groups_share_the_cores_where_a_fragment_takes_a_while() -> None:
+    def layout(num_groups: int, horizon: int, num_cores: int = 2, agent: str = "ppo") -> Layout:
+        settings = {"env": {"num_envs": 8, "num_groups": num_groups}, "agent": {"horizon": horizon}}
+        config = resolve_config(agent, "Waits", settings)[0]
+        return pick_layout(config, partial(Waits, seconds=1e-4, is_busy=True), num_cores)
+
+    assert layout(2, 128).execute == {"executor": "process", "num_workers": 2}
+    assert layout(4, 128, num_cores=3).execute == {"executor": "process", "num_workers": 2}
+    assert layout(2, 128, num_cores=1).execute == {"executor": "inline"}
+    assert layout(1, 128).execute == {"executor": "inline"}
+    assert layout(2, 4).execute == {"executor": "inline"}
+    assert layout(2, 128, agent="sac").execute == {"executor": "inline"}
+
+
+def test_tuned_groups_give_way_to_whoever_says_something_else() -> None:
+    def groups(*words: str) -> int:
+        return parse_run("ppo", "Hopper-v5", [*words, "--executor", "inline"])[0].num_groups
+
+    assert groups() == resolve_config("ppo", "Hopper-v5")[0].num_groups == 2
+    assert groups("--num-envs", "5") == 1 and groups("--num-workers", "4") == 4
+    assert groups("--num-envs", "6", "--num-groups", "3") == 3
+    assert resolve_config("ppo", "Hopper-v5", {"env": {"num_envs": 5}})[0].num_groups == 1
+    assert resolve_config("ppo", "Hopper-v5", {"execute": {"num_workers": 4}})[0].num_groups == 4
+
+
 def test_groups_are_equal() -> None:
     assert [share(12, limit) for limit in (1, 2, 5, 7, 100)] == [1, 2, 4, 6, 12]
 
