@@ -93,9 +93,7 @@ def halfcheetah() -> list[Measurement]:
     picked = layout.execute | {"num_threads": layout.num_threads}
     one = partial(speed, "sac", "HalfCheetah-v5", 12.0, **SAC_SHAPE, executor="inline")
     layouts = {
-        f"as picked ({picked['executor']}, {picked['num_threads']} threads)": partial(
-            speed, "sac", "HalfCheetah-v5", 12.0, **SAC_SHAPE, **picked
-        ),
+        f"as picked ({layout.execute['executor']}, {layout.num_threads} threads)": partial(one, **picked),
         "worker in a process, lag 1": partial(one, executor="process", max_lag=1),
     }
     reference, *others = alternate(one, *layouts.values(), repeats=3)
