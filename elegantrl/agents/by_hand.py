@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..nets.critics import ScaledValueNet
+from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import LOG_2PI
 from ..nets.layers import Array, Stack
-from ..nets.policies import GaussianPolicy
+from ..nets.policies import CategoricalPolicy, GaussianPolicy
 from ..types import Metrics
 from .averaging import Ranks
 from .optim import GradStep
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MAX_WIDTH, MAX_ROWS = 128, 1024
 """Units of a layer and rows of a minibatch beyond which torch's own way is as fast."""
 PLAIN = nn.Linear, nn.Tanh, nn.ReLU
+KNOWN = {
+    (GradStep, policy, value) for policy in (CategoricalPolicy, GaussianPolicy) for value in (ValueNet, ScaledValueNet)
+}
 
 
 class PolicyLoss(NamedTuple):
@@ -177,7 +180,7 @@ class Learner:
 def can_do(agent: AgentOnPolicy, num_rows: int) -> bool:
     """Whether steps of this agent may be taken by hand: small plain networks on a CPU, and a loss known here."""
     return (
-        isinstance(agent.step, GradStep)
+        (type(agent.step), type(agent.policy), type(agent.value)) in KNOWN
         and agent.step.flat.device.type == "cpu"
         and not isinstance(agent.averaging, Ranks)
         and agent.h_term is None
