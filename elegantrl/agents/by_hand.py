@@ -7,7 +7,6 @@ Axes: B minibatch rows, O obs, I inputs, K outputs, A action.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -102,9 +101,7 @@ class Learner:
         parts = torch.split(self.grad, [p.numel() for p in step.params])
         grads = {p: part.view_as(p).numpy() for p, part in zip(step.params, parts, strict=True)}
         self.policy, self.value = Network(agent.policy.net, grads), Network(agent.value.net, grads)
-        self.slope: Callable[[Array, Array, Array, Array], Slopes] = self.categorical_slope
         if isinstance(agent.policy, GaussianPolicy):
-            self.slope = self.gaussian_slope
             self.log_std, self.log_std_grad = agent.policy.log_std.detach().numpy(), grads[agent.policy.log_std]
         self.value_coef, self.entropy_coef = agent.config.value_coef, 0.0
         if agent.config.entropy_coef > 0:
@@ -121,7 +118,9 @@ class Learner:
         """One step on a minibatch of prepared rows; what is worth logging of the last one."""
         obs, action, logp, advantage, value_target = (x.numpy() for x in b)
         out = self.policy.forward(obs)
-        slope, entropy, loss = self.slope(out, action, logp, advantage)
+        # Looked up here: a bound method kept would be a cycle, which holds on to the rollout and the memory it lies in.
+        slope_of = self.gaussian_slope if isinstance(self.agent.policy, GaussianPolicy) else self.categorical_slope
+        slope, entropy, loss = slope_of(out, action, logp, advantage)
         self.policy.backward(slope)
         error = self.value.forward(obs)[:, 0]
         error -= value_target

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +88,26 @@ def test_a_ratio_beyond_all_reason_has_no_slope_either_way(make_spec: MakeSpec) 
     mine = agent.policy_slope(new_logp.detach().numpy(), logp.numpy(), advantage.numpy())
     torch.testing.assert_close(torch.from_numpy(mine.slope), slope)
     assert mine.values.mean() == pytest.approx(loss.item())
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_nothing_of_a_rollout_is_held_after_the_update(
+    make_spec: MakeSpec, make_rollout: MakeRollout, kind: str
+) -> None:
+    # A rollout may lie in memory that a worker waits for: it must be free at once, not when cycles are next looked for.
+    agent = build("ppo", make_spec(kind), batch_size=1000)
+    rollout = make_rollout(agent, kind, 13, 3)
+    arrays = [x.numpy() for x in rollout]  # what owns the memory from here on
+    watched = [weakref.ref(array) for array in arrays]
+    rollout = Rollout(*map(torch.from_numpy, arrays))
+    del arrays
+    gc.disable()
+    try:
+        agent.update(rollout)
+        del rollout
+        assert all(ref() is None for ref in watched)
+    finally:
+        gc.enable()
 
 
 class AgentOther(AgentPPO):
