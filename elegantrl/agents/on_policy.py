@@ -182,4 +182,4 @@ class AgentOnPolicy(Agent):
 
     def policy_slope(self, new_logp: Array, logp: Array, advantage: Array) -> PolicyLoss:
         """The same by hand, for the log-probabilities [B] of the actions now and when they were taken."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} leaves its gradients to autograd")
