@@ -18,7 +18,7 @@ from ..config import CheckpointConfig, EnvConfig, EvalConfig, ExecuteConfig, Run
 from ..errors import ConfigError
 from ..registry import find_agent
 from ..train.layout import pick_layout
-from ..train.resolve import resolve_config
+from ..train.resolve import resolve_config, tuned_groups
 from ..train.run import RunResult, run_training
 from ..train.trained import load_config
 from .display import RunDisplay, Stdout
@@ -207,13 +207,8 @@ def share_envs(flags: Any, base: RunConfig) -> dict[str, Any]:
     each = flags.envs_per_worker
     if each is None:
         groups = flags.num_groups
-        sizes = (flags.num_envs, flags.num_workers, flags.num_learners)
-        if groups == base.env.num_groups and sizes != (
-            base.env.num_envs,
-            base.execute.num_workers,
-            base.execute.num_learners,
-        ):
-            groups = None  # tuned groups are for what they were tuned with
+        if groups == base.env.num_groups:  # nobody said otherwise
+            groups = tuned_groups(groups, flags.num_envs, flags.num_workers, flags.num_learners)
         return {"num_envs": flags.num_envs, "num_groups": groups}
     if each < 1:
         raise ConfigError(f"--envs-per-worker {each} is too few; a worker has at least 1 environment")

@@ -18,9 +18,10 @@ def resolve_config(
     overrides = overrides or {}
     check_names(overrides, ["agent", *SECTIONS], "")
     tuned = dict(recipe.sections)
-    said = {*overrides.get("env", {}), *overrides.get("execute", {})}
-    if said & {"num_envs", "num_workers", "num_learners"}:  # tuned groups are for what they were tuned with
-        tuned["env"] = {name: value for name, value in tuned.get("env", {}).items() if name != "num_groups"}
+    if "num_groups" in tuned.get("env", {}):
+        env_data, execute = tuned["env"] | overrides.get("env", {}), overrides.get("execute", {})
+        sizes = env_data["num_envs"], execute.get("num_workers", 1), execute.get("num_learners", 0)
+        tuned["env"] = tuned["env"] | {"num_groups": tuned_groups(tuned["env"]["num_groups"], *sizes)}
     agent_data = {**recipe.sections.get("agent", {}), **overrides.get("agent", {})}
     agent_config = build_section(entry.config, {**entry.preset, **agent_data})
     sections: dict[str, Any] = {
@@ -31,6 +32,13 @@ def resolve_config(
         for name, kind in SECTIONS.items()
     }
     return RunConfig(agent_name=entry.name, agent=agent_config, **sections), recipe
+
+
+def tuned_groups(num_groups: int | None, num_envs: int, num_workers: int, num_learners: int) -> int | None:
+    """The groups that tuned settings name, if they suit what the caller says; else one per worker."""
+    if num_groups is None or num_envs % num_groups or num_workers > num_groups or num_groups % max(1, num_learners):
+        return None
+    return num_groups
 
 
 SHORT = {

@@ -113,7 +113,8 @@ def test_tuned_groups_give_way_to_whoever_says_something_else() -> None:
 
     assert groups() == resolve_config("ppo", "Hopper-v5")[0].num_groups == 2
     assert groups("--num-envs", "5") == 1 and groups("--num-workers", "4") == 4
-    assert groups("--num-envs", "6", "--num-groups", "3") == 3
+    assert groups("--num-envs", "6", "--num-groups", "3") == 3 and groups("--num-envs", "6", "--num-groups", "2") == 2
+    assert groups("--num-envs", "6") == resolve_config("ppo", "Hopper-v5", {"env": {"num_envs": 6}})[0].num_groups == 2
     assert resolve_config("ppo", "Hopper-v5", {"env": {"num_envs": 5}})[0].num_groups == 1
     assert resolve_config("ppo", "Hopper-v5", {"execute": {"num_workers": 4}})[0].num_groups == 4
 
