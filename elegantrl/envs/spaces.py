@@ -105,6 +105,7 @@ class ActionCodec:
             half_high = np.where(bounded, self._high, 1) / 2
             self._half = (half_high - half_low).astype(self.dtype)
             self._center = (half_high + half_low).astype(self.dtype)
+            self._rescales = bool((self._half != 1).any() or self._center.any())
             self.decode = self._decode_numbers
         else:
             raise SpecError(
@@ -122,7 +123,9 @@ class ActionCodec:
         return self._checked(action) + self._start if self._start else self._checked(action)
 
     def _decode_numbers(self, action: Tensor) -> Array:
-        moved = self._checked(action) * self._half + self._center
+        moved = self._checked(action)
+        if self._rescales:
+            moved = moved * self._half + self._center
         # Clipping after rescaling keeps a value inside the bounds even where rescaling rounds up.
         clipped: Array = np.minimum(np.maximum(moved, self._low), self._high)
         return clipped.reshape(self._batch_shape)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
@@ -108,25 +107,34 @@ class GymVectorVecEnv(VecEnv):
         self.env.close()
 
 
-class _Unchecked(MultiDiscrete):
-    def contains(self, x: Any) -> bool:
-        return True
-
-
 class _SameStepCartPole(CartPoleVectorEnv):
     """Gymnasium's NumPy CartPole, which restarts ended lanes on demand instead of spending a step on it."""
 
     state: Any
 
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        # The stock step asserts that its action is in the space, which is a quarter of its time with few lanes.
-        self.action_space = _Unchecked(self.action_space.nvec)  # type: ignore[attr-defined]
+    def advance(self, action: Array) -> tuple[Array, Array]:
+        """Which lanes [N] ended and which ran out of time: ``step`` in half as many calls, with the same bits."""
+        state, change = self.state, np.empty_like(self.state)
+        change[::2] = state[1::2]  # position and angle move with their speeds
+        _, _, angle, spin = state
+        sin, cos = np.sin(angle), np.cos(angle)
+        push = (action * (2 * self.force_mag) - self.force_mag + self.polemass_length * np.square(spin) * sin) / (
+            self.total_mass
+        )
+        lever = self.length * (4 / 3 - self.masspole * np.square(cos) / self.total_mass)
+        spin_rate = np.divide(self.gravity * sin - cos * push, lever, out=change[3])
+        np.subtract(push, self.polemass_length * spin_rate * cos / self.total_mass, out=change[1])
+        change *= self.tau
+        change += state
+        self.state = change
+        self.steps += 1
+        terminated: Array = np.abs(change[0]) > self.x_threshold
+        terminated |= np.abs(change[2]) > self.theta_threshold_radians
+        return terminated, self.steps >= self.max_episode_steps
 
     def restart(self, done: Array) -> None:
         self.state[:, done] = self.np_random.uniform(self.low, self.high, size=(4, np.count_nonzero(done)))
         self.steps[done] = 0
-        self.prev_done = np.zeros_like(done)
 
     def observe(self) -> Array:
         return np.ascontiguousarray(self.state.T, dtype=np.float32)
@@ -142,10 +150,9 @@ class VectorEntryEnv(VecEnv):
         device: torch.device | str = "cpu",
         max_episode_steps: int = 500,
         target_return: float | None = None,
-        **kwargs: Any,
     ):
         self.device = torch.device(device)
-        self.env = _SameStepCartPole(num_envs=num_envs, max_episode_steps=max_episode_steps, **kwargs)
+        self.env = _SameStepCartPole(num_envs=num_envs, max_episode_steps=max_episode_steps)
         self._action = ActionCodec(name, self.env.single_action_space, num_envs)
         self.spec = EnvSpec(
             name=name,
@@ -156,6 +163,7 @@ class VectorEntryEnv(VecEnv):
             target_return=target_return,
         )
         self._nowhere = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
+        self._one = torch.ones(num_envs, device=self.device)  # the reward of every step
         self._tensor = to_device(self.device)
 
     def reset(self, seed: int) -> Tensor:
@@ -163,15 +171,15 @@ class VectorEntryEnv(VecEnv):
         return self._tensor(self.env.observe())
 
     def step(self, action: Tensor) -> Step:
-        env = self.env
-        tensor = self._tensor
-        batch, reward, terminated, truncated, _ = env.step(self._action.decode(action))
-        next_obs = tensor(np.ascontiguousarray(batch))
-        if not env.prev_done.any():  # the flags need not be made anew
-            return Step(next_obs, tensor(reward), self._nowhere, self._nowhere, next_obs)
+        env, tensor = self.env, self._tensor
+        terminated, truncated = env.advance(self._action.decode(action))
+        next_obs = tensor(env.observe())
+        done = terminated | truncated
+        if not done.any():  # the flags need not be made anew
+            return Step(next_obs, self._one, self._nowhere, self._nowhere, next_obs)
         truncated &= ~terminated
-        env.restart(env.prev_done)
-        return Step(tensor(env.observe()), tensor(reward), tensor(terminated), tensor(truncated), next_obs)
+        env.restart(done)
+        return Step(tensor(env.observe()), self._one, tensor(terminated), tensor(truncated), next_obs)
 
     def state_dict(self) -> State:
         env = self.env
@@ -193,7 +201,6 @@ class VectorEntryEnv(VecEnv):
             )
         env.state = state["state"].numpy().copy()
         env.steps = state["steps"].numpy().copy()
-        env.prev_done = np.zeros(env.num_envs, dtype=np.bool_)
         env.np_random.bit_generator.state = json.loads(state["generator"])
         return self._tensor(env.observe())
 

@@ -9,13 +9,20 @@ Axes: B rows, A action.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
 LOG_2PI = math.log(2 * math.pi)
+
+
+def choice(score: Any) -> Any:
+    """The best of A choices [...] by their scores [..., A], a tensor or an array."""
+    # Where the last axis is not the innermost, torch's argmax takes ten times as long as its max.
+    return score.max(-1).indices if isinstance(score, Tensor) else score.argmax(-1)
 
 
 class Categorical(NamedTuple):
@@ -30,12 +37,19 @@ class Categorical(NamedTuple):
 
     @staticmethod
     def noise(shape: tuple[int, ...], generator: Generator) -> Tensor:
-        """Negative Gumbel noise of ``shape`` [..., A]."""
+        """What ``sample`` needs for ``shape`` [..., A]: negative Gumbel noise, or logistic noise [..., 1] if A is 2."""
+        if shape[-1] == 2:
+            return torch.rand((*shape[:-1], 1), generator=generator, device=generator.device).logit_()
         return torch.rand(shape, generator=generator, device=generator.device).log_().neg_().log_()
 
-    def sample(self, noise: Tensor) -> Tensor:
+    def sample(self, noise: Any) -> Any:
+        """Choices [...], by tensors or arrays."""
         # The largest log-probability plus Gumbel noise: two kernels; to invert the cumulative probabilities takes six.
-        return (self.log_probs - noise).argmax(-1)
+        if noise.shape[-1] > 1:
+            return choice(self.log_probs - noise)
+        # Of two choices the second, if it is ahead by more than the difference of their Gumbels, which is logistic.
+        second = self.log_probs[..., 1] - self.log_probs[..., 0] > noise[..., 0]
+        return second.long() if isinstance(second, Tensor) else second.astype(np.int64)
 
     def mode(self) -> Tensor:
         return self.log_probs.argmax(-1)

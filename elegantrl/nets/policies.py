@@ -17,7 +17,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
 from ..types import State
-from .distributions import Categorical, DiagGaussian, squash
+from .distributions import Categorical, DiagGaussian, choice, squash
 from .layers import Activation, Array, Init, Stack, flatten_, mlp
 from .normalize import ObsNorm
 
@@ -80,17 +80,17 @@ class Policy(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} does not explore")
 
     def explore(self, obs: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
-        """Actions and the network's output [N, ...] they were made from."""
+        """Actions [N, ...] and the network's output [..., N] they were made from, lanes last."""
         out = self.output(obs)
-        return self.choose(out, draw), out
+        return self.choose(out, draw), out.t()
 
     def choose(self, out: Any, draw: Draw) -> Any:
         """Actions made from the network's output and random numbers."""
         raise NotImplementedError(f"{type(self).__name__} does not explore")
 
     def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
-        """Log-probabilities [...] of what ``explore`` returned; zeros if learning has no use for them."""
-        return torch.zeros_like(out[..., 0])
+        """Log-probabilities [..., N] of what ``explore`` returned; zeros if learning has no use for them."""
+        return torch.zeros_like(out[..., 0, :])
 
     @abstractmethod
     def opinion(self, obs: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class FlatPolicy:
         if self.output is None:
             return self.policy.explore(obs, draw)
         out = self.output(obs.numpy())
-        return torch.from_numpy(self.policy.choose(out, draw)), torch.from_numpy(out)
+        return torch.from_numpy(self.policy.choose(out, draw)), torch.from_numpy(out.T)
 
 
 class CategoricalPolicy(Policy):
@@ -188,7 +188,7 @@ class CategoricalPolicy(Policy):
         return Categorical(out).sample(*draw)
 
     def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
-        return Categorical.from_logits(out).log_prob(action)
+        return out.log_softmax(-2).gather(-2, action.unsqueeze(-2)).squeeze(-2)
 
     def opinion(self, obs: Tensor) -> Tensor:
         return self.dist(obs).log_probs.exp()
@@ -229,7 +229,7 @@ class GaussianPolicy(Policy):
         return DiagGaussian(out, self.log_std).sample(*draw)
 
     def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
-        return DiagGaussian(out, self.log_std).log_prob(action)
+        return DiagGaussian(out.mT, self.log_std).log_prob(action)
 
     def opinion(self, obs: Tensor) -> Tensor:
         # Beyond the limits lies what the environment clips: it must not outweigh the others.
@@ -436,7 +436,7 @@ class QPolicy(Policy):
 
     def choose(self, out: Any, draw: Draw) -> Any:
         coin, uniform = draw
-        best = out[..., int(self.dueling) :].argmax(-1)  # a state value in front shifts all alike
+        best = choice(out[..., int(self.dueling) :])  # a state value in front shifts all alike
         return (torch.where if isinstance(out, Tensor) else np.where)(coin, uniform, best)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import Categorical as TorchCategorical
@@ -32,6 +33,18 @@ def test_categorical_frequencies_pass_a_chi_square_test() -> None:
     expected = count * probs.double()
     chi_square = ((observed - expected).square() / expected).sum()
     assert chi_square < 18.47  # the 99.9 % quantile with 4 degrees of freedom
+
+
+def test_two_choices_have_their_frequencies() -> None:
+    count, second = 20_000, 0.3
+    logits = torch.tensor([1 - second, second]).log() + 3.0
+    dist = Categorical.from_logits(logits.expand(count, -1))
+    noise = dist.noise((count, 2), stream(7))
+    assert noise.shape == (count, 1)  # one number is enough
+    draws = dist.sample(noise)
+    assert draws.dtype == torch.int64
+    assert abs(float(draws.double().mean()) - second) < 3.3 * (second * (1 - second) / count) ** 0.5
+    assert np.array_equal(Categorical(dist.log_probs.numpy()).sample(noise.numpy()), draws.numpy())
 
 
 def test_categorical_rows_are_drawn_independently() -> None:
