@@ -1,21 +1,25 @@
-"""Minibatch steps of small networks on a CPU with gradients derived by hand, in NumPy.
+"""Minibatch steps of small networks on a CPU with gradients derived by hand.
 
 With 64 units per layer most of the time of a step is torch's bookkeeping, not arithmetic: what stands here takes a
-third of it. ``AgentOnPolicy.loss`` says what is minimised; tests hold these gradients to those of autograd.
+third of it. Small minibatches are done in NumPy, whose calls cost least; large ones with torch's kernels, in blocks of
+rows that stay in the cache of a processor. ``AgentOnPolicy.loss`` says what is minimised; tests hold these gradients to
+those of autograd.
 Axes: B minibatch rows, O obs, I inputs, K outputs, A action.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import LOG_2PI
-from ..nets.layers import Array, Stack
+from ..nets.layers import NARROW, Array, Stack
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
 from ..types import Metrics
 from .averaging import Ranks
@@ -24,8 +28,11 @@ from .optim import GradStep
 if TYPE_CHECKING:
     from .on_policy import AgentOnPolicy, Batch
 
-MAX_WIDTH, MAX_ROWS = 128, 1024
-"""Units of a layer and rows of a minibatch beyond which torch's own way is as fast."""
+MAX_WIDTH = 128
+"""Units of a layer beyond which torch's own way is as fast."""
+MAX_NUMPY_ROWS, BLOCK_ROWS = 1024, 2048
+"""Rows of a minibatch up to which NumPy is faster, and rows that torch takes at once."""
+T = TypeVar("T", Array, Tensor)
 PLAIN = nn.Linear, nn.Tanh, nn.ReLU
 KNOWN = {
     (GradStep, policy, value) for policy in (CategoricalPolicy, GaussianPolicy) for value in (ValueNet, ScaledValueNet)
@@ -42,33 +49,51 @@ class PolicyLoss(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    out: Array  # [B, K] slope of the whole loss at the policy's outputs
-    entropy: Array
+    """Of the loss of the policy, summed over rows."""
+
+    out: Array  # [B, K] at the outputs
+    log_std: Array | None  # [A] at the deviations of a Gaussian
+    entropy: Array  # [B] or [1]
     loss: PolicyLoss
 
 
-class Layer(NamedTuple):
+class Layer(NamedTuple, Generic[T]):
     """A linear layer and where its gradient goes: views of flat storage."""
 
-    weight: Array  # [K, I]
-    bias: Array  # [K]
-    weight_grad: Array
-    bias_grad: Array
+    weight: T  # [K, I]
+    bias: T  # [K]
+    weight_grad: T
+    bias_grad: T
 
 
-class Network:
+def layers_of(stack: Stack, grads: dict[nn.Parameter, Tensor]) -> list[Layer[Tensor]]:
+    linears = [list(layer.parameters()) for layer in stack if isinstance(layer, nn.Linear)]
+    return [Layer(*(p.detach() for p in params), *(grads[p] for p in params)) for params in linears]
+
+
+class Network(ABC):
     """A stack of linear layers with tanh or relu between them."""
 
-    def __init__(self, stack: Stack, grads: dict[nn.Parameter, Array]):
-        self.layers = [
-            Layer(*(p.detach().numpy() for p in m.parameters()), *(grads[p] for p in m.parameters()))
-            for m in stack
-            if isinstance(m, nn.Linear)
-        ]
-        self.is_tanh = any(isinstance(m, nn.Tanh) for m in stack)
+    def __init__(self, stack: Stack):
+        self.is_tanh = any(isinstance(layer, nn.Tanh) for layer in stack)
 
+    @abstractmethod
     def forward(self, x: Array) -> Array:
         """Outputs [B, K] for inputs [B, I]."""
+
+    @abstractmethod
+    def backward(self, slope: Array) -> None:
+        """Add to the gradients, which were zero, what follows from the slope [B, K] of the loss at the last outputs."""
+
+
+class NumpyNetwork(Network):
+    """For minibatches that are gone through at once."""
+
+    def __init__(self, stack: Stack, grads: dict[nn.Parameter, Tensor]):
+        super().__init__(stack)
+        self.layers: list[Layer[Array]] = [Layer(*(x.numpy() for x in layer)) for layer in layers_of(stack, grads)]
+
+    def forward(self, x: Array) -> Array:
         self.inputs: list[Array] = []
         for layer in self.layers:
             if self.inputs:
@@ -79,7 +104,6 @@ class Network:
         return x
 
     def backward(self, slope: Array) -> None:
-        """Set the gradients for the slope [B, K] of the loss at the outputs of the last ``forward``."""
         for layer, x in zip(reversed(self.layers), reversed(self.inputs), strict=True):
             np.dot(slope.T, x, out=layer.weight_grad)
             slope.sum(0, out=layer.bias_grad)
@@ -92,17 +116,51 @@ class Network:
                     slope *= x > 0
 
 
+class TorchNetwork(Network):
+    """For minibatches that are gone through in blocks."""
+
+    def __init__(self, stack: Stack, grads: dict[nn.Parameter, Tensor]):
+        super().__init__(stack)
+        self.layers = layers_of(stack, grads)
+
+    def forward(self, x: Array) -> Array:
+        y = torch.from_numpy(x)
+        self.inputs: list[Tensor] = []
+        for layer in self.layers:
+            if self.inputs:
+                y = y.tanh_() if self.is_tanh else y.relu_()
+            self.inputs.append(y)
+            if len(layer.bias) < NARROW:  # as below: the product the other way round takes a third of the time
+                y = torch.mm(layer.weight, y.t()).t().add_(layer.bias)
+            else:
+                y = torch.mm(y, layer.weight.t()).add_(layer.bias)
+        return y.numpy()
+
+    def backward(self, slope: Array) -> None:
+        s = torch.from_numpy(slope)
+        for layer, x in zip(reversed(self.layers), reversed(self.inputs), strict=True):
+            if x.shape[1] < NARROW:
+                layer.weight_grad.add_(torch.mm(x.t(), s).t())
+            else:
+                layer.weight_grad.addmm_(s.t(), x)
+            layer.bias_grad.add_(s.sum(0))
+            if layer is not self.layers[0]:
+                s = torch.mm(s, layer.weight)
+                s *= x.square_().neg_().add_(1) if self.is_tanh else x.gt_(0)
+
+
 class Learner:
     """The networks of an on-policy agent as arrays, and the minibatch steps on them."""
 
-    def __init__(self, agent: AgentOnPolicy):
+    def __init__(self, agent: AgentOnPolicy, num_rows: int):
         self.agent, step = agent, agent.step
         self.grad = torch.zeros_like(step.flat)
         parts = torch.split(self.grad, [p.numel() for p in step.params])
-        grads = {p: part.view_as(p).numpy() for p, part in zip(step.params, parts, strict=True)}
-        self.policy, self.value = Network(agent.policy.net, grads), Network(agent.value.net, grads)
+        grads = {p: part.view_as(p) for p, part in zip(step.params, parts, strict=True)}
+        network = NumpyNetwork if min(num_rows, agent.config.batch_size) <= MAX_NUMPY_ROWS else TorchNetwork
+        self.policy, self.value = network(agent.policy.net, grads), network(agent.value.net, grads)
         if isinstance(agent.policy, GaussianPolicy):
-            self.log_std, self.log_std_grad = agent.policy.log_std.detach().numpy(), grads[agent.policy.log_std]
+            self.log_std, self.log_std_grad = agent.policy.log_std.detach().numpy(), grads[agent.policy.log_std].numpy()
         self.value_coef, self.entropy_coef = agent.config.value_coef, 0.0
         if agent.config.entropy_coef > 0:
             self.entropy_coef = float(agent.hypers.entropy_coef * agent.entropy_left)
@@ -116,27 +174,38 @@ class Learner:
 
     def step(self, b: Batch, is_last: bool) -> Metrics:
         """One step on a minibatch of prepared rows; what is worth logging of the last one."""
-        obs, action, logp, advantage, value_target = (x.numpy() for x in b)
-        out = self.policy.forward(obs)
-        # Looked up here: a bound method kept would be a cycle, which holds on to the rollout and the memory it lies in.
-        slope_of = self.gaussian_slope if isinstance(self.agent.policy, GaussianPolicy) else self.categorical_slope
-        slope, entropy, loss = slope_of(out, action, logp, advantage)
-        self.policy.backward(slope)
-        error = self.value.forward(obs)[:, 0]
-        error -= value_target
-        self.value.backward((error * (self.value_coef / len(error)))[:, None])
+        self.grad.zero_()
+        columns, num_rows = [x.numpy() for x in b], len(b.logp)
+        seen = [
+            self.add_block(num_rows, *(x[start : start + BLOCK_ROWS] for x in columns))
+            for start in range(0, num_rows, BLOCK_ROWS)
+        ]
         norm = self.agent.step.follow(self.grad)
         if not is_last:
             return {}
-        metrics = {name: torch.from_numpy(x) for name, x in loss.terms.items()}
-        metrics |= {"loss/policy": torch.tensor(loss.values.mean()), "loss/value": torch.tensor(0.5 * (error @ error))}
-        metrics["loss/value"] /= len(error)
+        metrics = {name: join(slopes.loss.terms[name] for slopes, _ in seen) for name in seen[0][0].loss.terms}
+        metrics["loss/policy"] = join(slopes.loss.values for slopes, _ in seen).mean()
+        metrics["loss/value"] = 0.5 * join(error for _, error in seen).square().mean()
         if self.entropy_coef:
-            metrics["policy/entropy"] = torch.tensor(entropy.mean())
+            metrics["policy/entropy"] = join(slopes.entropy for slopes, _ in seen).mean()
         return metrics | {"loss/grad_norm": norm}
 
+    def add_block(self, num_rows: int, obs: Array, *others: Array) -> tuple[Slopes, Array]:
+        """Add the share of some rows to the gradient of a minibatch of ``num_rows``; the errors [B] of their values."""
+        *taken, value_target = others
+        out = self.policy.forward(obs)
+        # Looked up here: a bound method kept would be a cycle, which holds on to the rollout and the memory it lies in.
+        slope_of = self.gaussian_slope if isinstance(self.agent.policy, GaussianPolicy) else self.categorical_slope
+        slopes = slope_of(out, *taken)
+        self.policy.backward(np.divide(slopes.out, num_rows, out=slopes.out))
+        if slopes.log_std is not None:
+            self.log_std_grad += slopes.log_std / num_rows
+        error: Array = self.value.forward(obs)[:, 0]
+        error -= value_target
+        self.value.backward((error * (self.value_coef / num_rows))[:, None])
+        return slopes, error
+
     def categorical_slope(self, logits: Array, action: Array, logp: Array, advantage: Array) -> Slopes:
-        """Slope of the mean loss at the logits [B, A]."""
         rows = np.arange(len(logits))
         log_probs = logits - logits.max(1, keepdims=True)
         probs = np.exp(log_probs)
@@ -152,11 +221,9 @@ class Learner:
             log_probs += entropy[:, None]
             log_probs *= probs
             slope += self.entropy_coef * log_probs
-        slope /= len(logits)
-        return Slopes(slope, entropy, loss)
+        return Slopes(slope, None, entropy, loss)
 
     def gaussian_slope(self, mean: Array, action: Array, logp: Array, advantage: Array) -> Slopes:
-        """Slope of the mean loss at the means [B, A]; sets the gradient of the deviations."""
         inv_std = np.exp(-self.log_std)
         scaled = action - mean
         scaled *= inv_std
@@ -166,24 +233,24 @@ class Learner:
         new_logp *= -0.5
         new_logp -= entropy - 0.5 * len(inv_std)
         loss = self.agent.policy_slope(new_logp, logp, advantage)
-        slope = (loss.slope / len(mean))[:, None]
         squares -= 1
-        squares *= slope
-        squares.sum(0, out=self.log_std_grad)
-        self.log_std_grad -= self.entropy_coef
-        scaled *= slope
+        squares *= loss.slope[:, None]
+        scaled *= loss.slope[:, None]
         scaled *= inv_std
-        return Slopes(scaled, entropy, loss)
+        return Slopes(scaled, squares.sum(0) - self.entropy_coef * len(mean), entropy, loss)
 
 
-def can_do(agent: AgentOnPolicy, num_rows: int) -> bool:
+def join(parts: Iterable[Array]) -> Tensor:
+    return torch.from_numpy(np.concatenate(list(parts)))
+
+
+def can_do(agent: AgentOnPolicy) -> bool:
     """Whether steps of this agent may be taken by hand: small plain networks on a CPU, and a loss known here."""
     return (
         (type(agent.step), type(agent.policy), type(agent.value)) in KNOWN
         and agent.step.flat.device.type == "cpu"
         and not isinstance(agent.averaging, Ranks)
         and agent.h_term is None
-        and min(num_rows, agent.config.batch_size) <= MAX_ROWS
         and max(agent.config.hidden, default=0) <= MAX_WIDTH
         and all(isinstance(layer, PLAIN) for net in (agent.policy.net, agent.value.net) for layer in net)
         # Whoever says anew what is minimised, or has it compiled, has autograd.

@@ -94,8 +94,8 @@ class AgentOnPolicy(Agent):
         if isinstance(self.value, ScaledValueNet):
             self.value.observe(self.averaging.mean(rows.value_target), self.averaging.variance(rows.value_target))
         hand = None
-        if type(self).loss is AgentOnPolicy.loss and by_hand.can_do(self, len(rows.logp)):
-            hand = by_hand.Learner(self)
+        if type(self).loss is AgentOnPolicy.loss and by_hand.can_do(self):
+            hand = by_hand.Learner(self, len(rows.logp))
             rows = hand.prepare(rows)
         metrics: Metrics = {}
         for _ in range(self.config.num_epochs):
@@ -134,7 +134,7 @@ class AgentOnPolicy(Agent):
         """Advantages and value targets, flattened from [T, N] to [T*N] rows."""
         h = self.hypers
         reward_TN = r.reward * self.config.reward_scale
-        value_TN = self.value(self.policy.norm(r.obs))
+        value_TN = self.values(r.obs)
         next_value_TN = self.next_values(r, value_TN)
         if self.config.vtrace:
             log_ratio_TN = self.policy.dist(r.obs).log_prob(r.action) - r.logp
@@ -151,13 +151,20 @@ class AgentOnPolicy(Agent):
         rows = Batch(r.obs, r.action, r.logp, advantage_TN, target_TN)
         return Batch(*(x.flatten(0, 1) for x in rows))
 
+    def values(self, obs: Tensor) -> Tensor:
+        """Values [...] of observations [..., O]; on a CPU in blocks of rows that stay in its cache."""
+        if obs.device.type != "cpu":
+            return self.value(self.policy.norm(obs))
+        blocks = torch.split(obs.reshape(-1, obs.shape[-1]), by_hand.BLOCK_ROWS)
+        return torch.cat([self.value(self.policy.norm(block)) for block in blocks]).view(obs.shape[:-1])
+
     def next_values(self, r: Rollout, value_TN: Tensor) -> Tensor:
         """Values of the true successors. Only the last row and truncated steps need another forward pass."""
-        last_N = self.value(self.policy.norm(r.next_obs[-1]))
+        last_N = self.values(r.next_obs[-1])
         next_value_TN = torch.cat([value_TN[1:], last_N.unsqueeze(0)])
         cut = r.truncated.nonzero(as_tuple=True)  # reads the host once per rollout, far from the minibatch loop
         if cut[0].numel():
-            next_value_TN[cut] = self.value(self.policy.norm(r.next_obs[cut]))
+            next_value_TN[cut] = self.values(r.next_obs[cut])
         return next_value_TN
 
     def loss(self, b: Batch) -> tuple[Tensor, Metrics]:

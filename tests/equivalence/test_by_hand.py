@@ -30,6 +30,7 @@ def build(name: str, spec: EnvSpec, **settings: Any) -> AgentOnPolicy:
     return agent(spec, config(**{"hidden": (16, 8), "lr": 3e-3, "num_epochs": 4, "batch_size": 16} | settings), CPU, 0)
 
 
+@pytest.mark.parametrize("in_blocks", [False, True])
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 @pytest.mark.parametrize("name", AGENTS)
 @pytest.mark.parametrize(
@@ -50,12 +51,16 @@ def test_hand_and_autograd_take_the_same_steps(
     name: str,
     kind: str,
     settings: dict[str, Any],
+    in_blocks: bool,
 ) -> None:
     def learned(can_do: bool) -> tuple[list[Metrics], Tensor]:
         agent = build(name, make_spec(kind), **settings)
-        assert by_hand.can_do(agent, 39)
+        assert by_hand.can_do(agent)
         rollouts = [make_rollout(agent, kind, 13, 3, seed=seed) for seed in range(3)]  # 39 rows: 16, 16 and 7
         with monkeypatch.context() as patch:
+            if in_blocks:
+                patch.setattr(by_hand, "MAX_NUMPY_ROWS", 0)
+                patch.setattr(by_hand, "BLOCK_ROWS", 6)
             if not can_do:
                 patch.setattr(by_hand, "can_do", lambda *_: False)
             agent.schedule(40_000)
@@ -90,13 +95,14 @@ def test_a_ratio_beyond_all_reason_has_no_slope_either_way(make_spec: MakeSpec) 
     assert mine.values.mean() == pytest.approx(loss.item())
 
 
+@pytest.mark.parametrize("steps", [13, 1000])
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_nothing_of_a_rollout_is_held_after_the_update(
-    make_spec: MakeSpec, make_rollout: MakeRollout, kind: str
+    make_spec: MakeSpec, make_rollout: MakeRollout, kind: str, steps: int
 ) -> None:
     # A rollout may lie in memory that a worker waits for: it must be free at once, not when cycles are next looked for.
-    agent = build("ppo", make_spec(kind), batch_size=1000)
-    rollout = make_rollout(agent, kind, 13, 3)
+    agent = build("ppo", make_spec(kind), batch_size=10_000)
+    rollout = make_rollout(agent, kind, steps, 3)
     arrays = [x.numpy() for x in rollout]  # what owns the memory from here on
     watched = [weakref.ref(array) for array in arrays]
     rollout = Rollout(*map(torch.from_numpy, arrays))
@@ -119,12 +125,10 @@ class AgentOther(AgentPPO):
 
 def test_only_what_is_known_is_done_by_hand(make_spec: MakeSpec) -> None:
     spec = make_spec("discrete")
-    assert not by_hand.can_do(AgentOther(spec, PPOConfig(), CPU, 0), 39)
+    assert not by_hand.can_do(AgentOther(spec, PPOConfig(), CPU, 0))
     for settings in ({"activation": "silu"}, {"layer_norm": True}, {"hidden": (129, 64)}, {"h_term": True}):
-        assert not by_hand.can_do(build("ppo", spec, **settings), 39), settings
-    large = build("ppo", spec, batch_size=1025)
-    assert by_hand.can_do(large, 1024) and not by_hand.can_do(large, 1025)
+        assert not by_hand.can_do(build("ppo", spec, **settings)), settings
     shared, watched = build("ppo", spec), build("ppo", spec)
     shared.averaging = Ranks(0, 2)
     watched.loss = watched.loss  # type: ignore[method-assign]
-    assert not by_hand.can_do(shared, 39) and not by_hand.can_do(watched, 39)
+    assert not by_hand.can_do(shared) and not by_hand.can_do(watched)
