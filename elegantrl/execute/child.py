@@ -54,7 +54,11 @@ def run_child(conn: Connection, alive: Connection, reader: int, answers_held: in
     channel = Channel(conn, LimitedOutbox(answers_held, conn), peer=0, reader=reader)
     role: Any = None
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe: the end of every role
+        calls = select.poll()
+        calls.register(channel.fd, select.POLLIN)
         while True:
+            # Who sleeps in a read is woken, to no end, whenever the other side reads; that costs the other side most.
+            calls.poll()
             _, call, _ = channel.recv()
             role = answer(channel, call, role)
     if role is not None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
+import math
 import multiprocessing
 import os
 import pickle
@@ -30,6 +32,9 @@ CALLS_ON_WIRE = 4
 
 ANSWERS_HELD = 4
 """Blocks of answers that we may hold before a role has to wait for us."""
+
+SWEEP_SECONDS = 1.0
+"""How long we wait in vain before we look for garbage."""
 
 GOODBYE_SECONDS = 2.0
 """How long roles may take to close their environments before they are ended."""
@@ -291,17 +296,23 @@ class ProcessExecutor(Executor):
 def wait_for(futures: Sequence[Future], timeout: float | None) -> list[Future]:
     """The contract of ``Executor.wait``; futures of other executors only have to know whether they are done."""
     end = None if timeout is None else time.monotonic() + timeout
+    sweep_at = time.monotonic() + SWEEP_SECONDS
     while True:
         done = [future for future in futures if future.done()]
         if done or not futures or (end is not None and time.monotonic() >= end):
             return done
         handles = list({id(f.handle): f.handle for f in futures if isinstance(f, ProcessFuture)}.values())
-        limits = [] if end is None else [end - time.monotonic()]
+        limits = [sweep_at - time.monotonic()]
+        if limits[0] <= 0.0:
+            gc.collect()  # garbage in a cycle may hold what the role that we wait for waits for
+            limits, sweep_at = [math.inf], math.inf
+        limits += [] if end is None else [end - time.monotonic()]
         limits += [left for handle in handles if (left := handle.seconds_left()) is not None]
         news = select.poll()
         for fd in (fd for handle in handles for fd in (handle.channel.fd, handle.process.sentinel)):
             news.register(fd, select.POLLIN)
-        news.poll(1000 * max(0.0, min(limits)) if limits else None)
+        limit = min(limits)
+        news.poll(1000 * max(0.0, limit) if limit < math.inf else None)
 
 
 # ---- words

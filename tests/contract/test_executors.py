@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -375,6 +376,21 @@ def test_what_is_held_does_not_change(executor: Executor) -> None:
     for i in range(20):
         assert float(role.call("ones", 100_000, float(i)).result()[5]) == i
     assert bool((whole == 1).all()) and bool((part == 2).all())
+
+
+def test_garbage_does_not_hold_a_role_back(executor: Executor) -> None:
+    """Answers that only cycles hold would keep their memory until the next collection, which may never come."""
+    role = executor.spawn(Role)
+    gc.disable()
+    try:
+        for i in range(2 * ANSWERS_HELD):
+            answer = role.call("ones", 100_000, float(i)).result()
+            assert float(answer[5]) == i
+            cycle: list[Any] = [answer]
+            cycle.append(cycle)
+            del answer, cycle
+    finally:
+        gc.enable()
 
 
 def test_a_ref_reaches_every_role(executor: Executor) -> None:
