@@ -14,6 +14,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ import torch
 from common import Measurement, alternate, environment, show, write_json
 from sleepers import Costly
 
+from elegantrl.agents.sac import AgentSAC, SACConfig
 from elegantrl.execute.base import Future
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.train.layout import pick_layout
 from elegantrl.train.metrics import read_metrics
 from elegantrl.train.resolve import resolve_config
 from elegantrl.train.run import train
-from elegantrl.types import Episodes, Fragment, Rollout, Weights
+from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, Transition, Weights
 
 NEVER = 10**12
 
@@ -90,14 +92,14 @@ def halfcheetah() -> list[Measurement]:
     """SAC on HalfCheetah-v5, where learning is what takes the time: the layout that is picked."""
     config = resolve_config("sac", "HalfCheetah-v5")[0]
     layout = pick_layout(config, "HalfCheetah-v5")
-    picked = layout.execute | {"num_threads": layout.num_threads}
     one = partial(speed, "sac", "HalfCheetah-v5", 12.0, **SAC_SHAPE, executor="inline")
     layouts = {
-        f"as picked ({layout.execute['executor']}, {layout.num_threads} threads)": partial(one, **picked),
+        f"as picked ({layout.execute['executor']})": partial(one, **layout.execute),
+        "two threads": partial(one, num_threads=2),
         "worker in a process, lag 1": partial(one, executor="process", max_lag=1),
     }
     reference, *others = alternate(one, *layouts.values(), repeats=3)
-    bars = [">= 1.4", "-"]
+    bars = [">= 1.4", "-", "-"]
     return [
         Measurement(f"SAC HalfCheetah-v5, {name}", "steps/s", ours, reference, "one thread", bar)
         for name, ours, bar in zip(layouts, others, bars, strict=True)
@@ -175,12 +177,14 @@ def transport() -> list[Measurement]:
 
     The fragment is a whole one, with seven tensors and the episodes that ended. Its time is that of taking an answer
     which is there, after two idle milliseconds, when caches are cold; the tensors lie in shared memory and nothing is
-    copied. Weights have arrived when the last worker has read their last number, counted from before they are written.
+    copied. After an update of SAC with 256x256 caches are full of other things: then the first of 8 fragments that are
+    there and each of the others are timed. Weights have arrived when the last worker has read their last number, counted
+    from before they are written.
     """
     executor = ProcessExecutor(["sleepers"])
     try:
         handles = executor.spawn_all([Sender] * 8)
-        limits = {"fragment": [], "copy": [], "weights": []}  # type: dict[str, list[float]]
+        limits = {"fragment": [], "copy": [], "first": [], "others": [], "weights": []}  # type: dict[str, list[float]]
         for _ in range(200):
             call = handles[0].call("sample")
             wait_unheard(call)
@@ -192,6 +196,20 @@ def transport() -> list[Measurement]:
                 x.clone()
             limits["copy"].append((time.perf_counter() - started) * 1e6)
             del fragment, x, call
+        learn = learner()
+        for _ in range(200):
+            calls = [handle.call("sample") for handle in handles]
+            learn()
+            for call in calls:
+                wait_unheard(call)
+            learn()
+            started = time.perf_counter()
+            fragments = [calls[0].result()]
+            between = time.perf_counter()
+            fragments += [call.result() for call in calls[1:]]
+            limits["first"].append((between - started) * 1e6)
+            limits["others"].append((time.perf_counter() - between) * 1e6 / 7)
+            del fragments, calls, call
         flat = torch.randn(17 * 256 + 256 + 256 * 256 + 256 + 256 * 12 + 12)
         for version in range(200):
             started = time.monotonic()
@@ -206,8 +224,17 @@ def transport() -> list[Measurement]:
                     [bars["fragment"]] * 200, "bar", "<= 1"),
         Measurement("weights of a 256x256 policy to 8 workers", "us", limits["weights"],
                     [bars["weights"]] * 200, "bar", "<= 1"),
+        Measurement("the first of 8 fragments after learning", "us", limits["first"], [100.0] * 200, "bar", "-"),
+        Measurement("each of the 7 others", "us", limits["others"], [100.0] * 200, "bar", "-"),
         Measurement("a copy of that fragment", "us", limits["copy"], limits["fragment"], "taking it", "-"),
     ]  # fmt: skip
+
+
+def learner() -> Callable[[], Any]:
+    """An update of SAC with 256x256 on rows like HalfCheetah's."""
+    agent = AgentSAC(EnvSpec("rows", (17,), ActionSpec("continuous", 6), 1), SACConfig(), torch.device("cpu"), seed=0)
+    obs, action, number = torch.randn(256, 17), torch.rand(256, 6) * 2 - 1, torch.randn(256)
+    return partial(agent.update, Transition(obs, action, number, torch.full((256,), 0.99), obs))
 
 
 def wait_unheard(call: Future) -> None:

@@ -2,13 +2,8 @@
 
 __version__ = "0.1.0"
 
-import os
 from importlib import import_module
 from typing import Any
-
-# Read when torch is loaded: how long its threads spin before they sleep. By default they do so for milliseconds, which
-# on a busy machine holds up the very thread they wait for (a third of the speed of one thread; with this, five sixths).
-os.environ.setdefault("GOMP_SPINCOUNT", "100")
 
 from .config import RunConfig
 from .envs import make_env

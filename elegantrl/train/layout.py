@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import resource
 import time
@@ -23,17 +22,13 @@ COSTLY_FRAGMENT_SECONDS = 20e-3
 """From here on a fragment is worth a process that settings have a group of environments for."""
 PROBE_STEPS, PROBE_SECONDS = 50, 0.3
 MAX_WORKERS = 64
-WIDE_PRODUCT = 256**3
-"""Multiplications in a layer for a batch, from where on a second thread pays; what a third would do is not known."""
-LEARNER_THREADS = 2
 
 
 class Layout(NamedTuple):
-    """Settings of the section ``execute``, the reason for them in words, and the threads of the learner."""
+    """Settings of the section ``execute``, and the reason for them in words."""
 
     execute: dict[str, Any]
     why: str
-    num_threads: int = 1
 
 
 class Cost(NamedTuple):
@@ -46,8 +41,6 @@ class Cost(NamedTuple):
 
 def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) -> Layout:
     """The fastest layout that is safe: only where a step is costly do environments leave this process.
-
-    Where a step is cheap and learning is not, another core serves the learner as a second thread.
 
     What is picked decides the numbers of a run like any other setting, so it is written into its config.
     """
@@ -67,9 +60,6 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         if workers > 1 and isinstance(config.agent, OnPolicyConfig) and fragment >= COSTLY_FRAGMENT_SECONDS:
             why = f"{took}, so its {config.num_groups} groups of environments share the cores"
             return Layout({"executor": "process", "num_workers": workers}, why)
-        if cores > 1 and isinstance(config.agent, ReplayConfig) and widest_product(config.agent) >= WIDE_PRODUCT:
-            why = f"{took}, so the other core helps the agent to learn"
-            return Layout({"executor": "inline"}, why, min(cores, LEARNER_THREADS))
         return Layout({"executor": "inline"}, took)
     workers = share(config.env.num_envs, MAX_WORKERS if cost.waits else cores)
     learns_from_replay = isinstance(config.agent, ReplayConfig)
@@ -79,11 +69,6 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
     if learns_from_replay:  # old data is what it learns from anyway
         return Layout(layout | {"max_lag": 1}, f"{took}, so the next are taken while the agent learns")
     return Layout(layout, took)
-
-
-def widest_product(agent: ReplayConfig) -> int:
-    """Multiplications in the largest layer of one network for one batch."""
-    return agent.batch_size * max(map(operator.mul, agent.hidden, agent.hidden[1:]), default=0)
 
 
 def step_cost(env: VecEnv) -> Cost:
