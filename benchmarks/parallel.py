@@ -224,8 +224,9 @@ def transport() -> list[Measurement]:
                     [bars["fragment"]] * 200, "bar", "<= 1"),
         Measurement("weights of a 256x256 policy to 8 workers", "us", limits["weights"],
                     [bars["weights"]] * 200, "bar", "<= 1"),
-        Measurement("each of 8 fragments after learning, on average", "us", limits["mean"], [100.0] * 200, "bar", "<= 1"),
-        Measurement("the first of these", "us", limits["first"], [100.0] * 200, "bar", "-"),
+        Measurement("each of 8 fragments after learning, on average", "us", limits["mean"],
+                    [bars["fragment"]] * 200, "bar", "<= 1"),
+        Measurement("the first of these", "us", limits["first"], [bars["fragment"]] * 200, "bar", "-"),
         Measurement("a copy of that fragment", "us", limits["copy"], limits["fragment"], "taking it", "-"),
     ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import StorageError
-from .store import write_atomic
+from .files import write_atomic
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

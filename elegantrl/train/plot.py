@@ -22,9 +22,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ..errors import ConfigError
+from .files import write_atomic
 from .metrics import read_metrics
 from .statistics import Array, bootstrap_interval, interquartile_mean
-from .store import write_atomic
 
 FORMATS = ("jpg", "pdf", "png", "svg")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")  # safe for the colour-blind

@@ -29,13 +29,14 @@ from ..nets.policies import PolicySpec
 from ..types import EnvSpec
 from .crew import Crew
 from .evaluator import Evaluator
+from .files import write_atomic
 from .host import WorkerHost
 from .learner import Learner
 from .learners import Learners
 from .metrics import RunLog
 from .process import keep_freed_memory, one_numpy_thread, pick_device, resize_on_signals, settle_and, stop_on_signals
 from .resolve import env_name, resolve_config, split_overrides
-from .store import Commit, Store, write_atomic
+from .store import Commit, Store
 from .supervisor import Display, Supervisor
 from .trained import TrainedPolicy, load_config, save_best
 

@@ -18,7 +18,7 @@ from ..errors import CheckpointError, ConfigError
 from ..nets.policies import EnsemblePolicy, FlatPolicy, Policy, PolicySpec
 from ..types import Weights
 from .evaluator import Evaluator, Score
-from .store import load_weights, save_actor_pth, save_weights
+from .files import load_weights, save_actor_pth, save_weights
 from .supervisor import Progress
 
 BEST_FILE = "best.safetensors"

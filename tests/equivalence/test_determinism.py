@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from elegantrl.train.files import load_weights
 from elegantrl.train.metrics import read_metrics
 from elegantrl.train.run import RunResult
-from elegantrl.train.store import load_weights
 
 Run = Callable[..., RunResult]
 LoadCommit = Callable[[Path], dict[str, Any]]

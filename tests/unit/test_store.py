@@ -17,8 +17,7 @@ from torch import Tensor
 from elegantrl import failpoints
 from elegantrl.errors import CheckpointError, ConfigError, StorageError
 from elegantrl.train import store as store_module
-from elegantrl.train.store import (
-    Store,
+from elegantrl.train.files import (
     load_weights,
     merge_state,
     save_actor_pth,
@@ -26,6 +25,7 @@ from elegantrl.train.store import (
     split_state,
     write_atomic,
 )
+from elegantrl.train.store import Store
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16]
 
