@@ -10,7 +10,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ..train import supervisor
+from ..train import progress as standing
 from ..train.evaluator import Score
 
 PLAIN_SECONDS = 10.0
@@ -54,7 +54,7 @@ class RunDisplay:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def progress(self, progress: supervisor.Progress, steps_per_second: float) -> None:
+    def progress(self, progress: standing.Progress, steps_per_second: float) -> None:
         self.bar.start()  # not before: a run that is refused shows one sentence and no bar
         info = f"{steps_per_second:>7,.0f} steps/s  return {number(progress.train_return)}"
         info += f"  best {number(progress.best_mean)}"
@@ -63,7 +63,7 @@ class RunDisplay:
             self.last_line = time.monotonic()
             self.message(f"step {progress.env_steps:>10,} of {self.max_steps:,}  {info}")
 
-    def evaluation(self, progress: supervisor.Progress, score: Score, is_best: bool) -> None:
+    def evaluation(self, progress: standing.Progress, score: Score, is_best: bool) -> None:
         self.bar.update(self.task, completed=progress.env_steps)
         star = "  [green]best[/green]" if is_best else ""
         episodes = f"{len(score.returns)} episode{'s' if len(score.returns) > 1 else ''}"

@@ -35,9 +35,10 @@ from .learner import Learner
 from .learners import Learners
 from .metrics import RunLog
 from .process import keep_freed_memory, one_numpy_thread, pick_device, resize_on_signals, settle_and, stop_on_signals
+from .progress import Display
 from .resolve import env_name, resolve_config, split_overrides
 from .store import Commit, Store
-from .supervisor import Display, Supervisor
+from .supervisor import Supervisor
 from .trained import TrainedPolicy, load_config, save_best
 
 PRELOAD = ("elegantrl.train.host", "elegantrl.train.learner", "elegantrl.train.evaluator", "elegantrl.envs")

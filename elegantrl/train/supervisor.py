@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,109 +18,15 @@ from ..rng import derive_seed
 from ..types import Fragment, Metrics, State, Weights
 from .budget import RestartBudget
 from .crew import Crew, Losses
-from .evaluator import Score
 from .learners import Learners
 from .metrics import RunLog
+from .progress import RECENT_EPISODES, Display, Evaluation, Progress, Shares, Speedometer
 from .store import Store
 
-RECENT_EPISODES = 20
 LOG_SECONDS = 0.5
 
 Row = dict[str, float | int | str]
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a run stands; what a commit keeps of the supervisor."""
-
-    env_steps: int = 0
-    seq: int = 0
-    episodes: int = 0
-    wall_seconds: float = 0.0
-    recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
-    last_eval: int = 0
-    last_commit: int = 0
-    best_mean: float = -math.inf
-    best_ci95: float = 0.0
-    best_step: int = 0
-    final_mean: float = math.nan
-    worse_in_a_row: int = 0
-    """Evaluations in a row that fell clearly below the best one."""
-
-    @property
-    def train_return(self) -> float:
-        """Mean return of the latest training episodes, exploration included."""
-        recent = self.recent_returns
-        return math.fsum(recent) / len(recent) if recent else math.nan
-
-    def state_dict(self) -> State:
-        state = {name: getattr(self, name) for name in self.__slots__}
-        return state | {"recent_returns": list(self.recent_returns)}
-
-    @classmethod
-    def from_state(cls, state: State) -> Progress:
-        return cls(**state | {"recent_returns": deque(state["recent_returns"], maxlen=RECENT_EPISODES)})
-
-
-class Display(Protocol):
-    """Whoever shows a run to a person."""
-
-    def progress(self, progress: Progress, steps_per_second: float) -> None: ...
-
-    def evaluation(self, progress: Progress, score: Score, is_best: bool) -> None: ...
-
-    def message(self, text: str) -> None: ...
-
-
-class Speedometer:
-    """Environment steps per second of training proper: evaluations and commits stop the clock."""
-
-    def __init__(self, step: int):
-        self.start_step, self._start = step, time.monotonic()
-
-    def seconds(self) -> float:
-        return time.monotonic() - self._start
-
-    def restart(self, step: int) -> float:
-        """Steps per second since the last restart."""
-        speed = (step - self.start_step) / max(self.seconds(), 1e-9)
-        self.start_step, self._start = step, time.monotonic()
-        return speed
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        before = time.monotonic()
-        yield
-        self._start += time.monotonic() - before
-
-
-@dataclass(slots=True)
-class Evaluation:
-    """A policy that is being judged, and what was heard of it so far."""
-
-    env_steps: int
-    weights: Weights
-    returns: tuple[float, ...] = ()
-    looks: int = 0
-
-    @property
-    def score(self) -> Score:
-        return Score(self.returns)
-
-    def state_dict(self) -> State:
-        return {
-            "env_steps": self.env_steps,
-            "version": self.weights.version,
-            "flat": self.weights.flat,
-            "returns": list(self.returns),
-            "looks": self.looks,
-        }
-
-    @classmethod
-    def from_state(cls, state: State) -> Evaluation:
-        weights = Weights(state["version"], state["flat"])
-        return cls(state["env_steps"], weights, tuple(state["returns"]), state["looks"])
 
 
 class LearnerLost(Exception):
@@ -489,20 +393,6 @@ class Supervisor:
             f"{who} failed at step {self.state.env_steps} in {self.config.env.id}:"
             f" {type(error).__name__}: {text}{f' ({where})' if where else ''}"
         )
-
-
-class Shares:
-    """What share of the time each role has been waiting since it was asked last."""
-
-    def __init__(self, busy: dict[str, float]):
-        self.busy, self.time = busy, time.monotonic()
-
-    def waited(self, busy: dict[str, float]) -> dict[str, float]:
-        passed = max(time.monotonic() - self.time, 1e-9)
-        # A role that was replaced meanwhile counts from its beginning.
-        shares = {role: min(1.0, max(0.0, 1.0 - (busy[role] - self.busy[role]) / passed)) for role in busy}
-        self.busy, self.time = busy, time.monotonic()
-        return shares
 
 
 def host_floats(metrics: Metrics) -> dict[str, float]:

@@ -19,7 +19,7 @@ from ..nets.policies import EnsemblePolicy, FlatPolicy, Policy, PolicySpec
 from ..types import Weights
 from .evaluator import Evaluator, Score
 from .files import load_weights, save_actor_pth, save_weights
-from .supervisor import Progress
+from .progress import Progress
 
 BEST_FILE = "best.safetensors"
 

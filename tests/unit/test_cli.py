@@ -31,8 +31,8 @@ from elegantrl.train import metrics as metrics_module
 from elegantrl.train import plot as plot_module
 from elegantrl.train.evaluator import Score
 from elegantrl.train.metrics import RECORDER_COLUMNS
+from elegantrl.train.progress import Progress
 from elegantrl.train.store import Store
-from elegantrl.train.supervisor import Progress
 from elegantrl.train.trained import TrainedPolicy
 
 LoadCommit = Callable[[Path], dict[str, Any]]

@@ -27,9 +27,10 @@ from elegantrl.train.crew import Crew, Host
 from elegantrl.train.evaluator import Score
 from elegantrl.train.learners import Learners
 from elegantrl.train.metrics import RunLog, read_metrics
+from elegantrl.train.progress import Progress
 from elegantrl.train.run import Silent
 from elegantrl.train.store import Store
-from elegantrl.train.supervisor import Progress, Supervisor
+from elegantrl.train.supervisor import Supervisor
 from elegantrl.train.trained import TrainedPolicy
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Metrics, Rollout, State, Weights
 
