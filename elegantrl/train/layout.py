@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import resource
 import time
@@ -9,8 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..agents.lanes import suits
 from ..agents.off_policy import ReplayConfig
 from ..agents.on_policy import OnPolicyConfig
+from ..agents.sac import SACConfig
 from ..config import RunConfig
 from ..envs import GymVecEnv, make_env
 from ..envs.vec_env import VecEnv
@@ -22,13 +25,16 @@ COSTLY_FRAGMENT_SECONDS = 20e-3
 """From here on a fragment is worth a process that settings have a group of environments for."""
 PROBE_STEPS, PROBE_SECONDS = 50, 0.3
 MAX_WORKERS = 64
+WIDE_PRODUCT = 256**3
+"""Multiplications in a layer for a batch, from where on a second core is worth its memory."""
 
 
 class Layout(NamedTuple):
-    """Settings of the section ``execute``, and the reason for them in words."""
+    """Settings of the section ``execute``, the reason for them in words, and the cores of the learner."""
 
     execute: dict[str, Any]
     why: str
+    num_threads: int = 1
 
 
 class Cost(NamedTuple):
@@ -41,6 +47,8 @@ class Cost(NamedTuple):
 
 def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) -> Layout:
     """The fastest layout that is safe: only where a step is costly do environments leave this process.
+
+    Where a step is cheap and learning is not, another core may help the learner.
 
     What is picked decides the numbers of a run like any other setting, so it is written into its config.
     """
@@ -60,6 +68,8 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         if workers > 1 and isinstance(config.agent, OnPolicyConfig) and fragment >= COSTLY_FRAGMENT_SECONDS:
             why = f"{took}, so its {config.num_groups} groups of environments share the cores"
             return Layout({"executor": "process", "num_workers": workers}, why)
+        if cores > 1 and can_be_helped(config):
+            return Layout({"executor": "inline"}, f"{took}, so another core may help the agent to learn", 2)
         return Layout({"executor": "inline"}, took)
     workers = share(config.env.num_envs, MAX_WORKERS if cost.waits else cores)
     learns_from_replay = isinstance(config.agent, ReplayConfig)
@@ -69,6 +79,14 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
     if learns_from_replay:  # old data is what it learns from anyway
         return Layout(layout | {"max_lag": 1}, f"{took}, so the next are taken while the agent learns")
     return Layout(layout, took)
+
+
+def can_be_helped(config: RunConfig) -> bool:
+    """Whether the agent knows how to use a second core, and has enough to do for it."""
+    agent = config.agent
+    if type(agent) is not SACConfig or not suits(agent) or config.train.device != "cpu":
+        return False
+    return agent.batch_size * max(map(operator.mul, agent.hidden, agent.hidden[1:]), default=0) >= WIDE_PRODUCT
 
 
 def step_cost(env: VecEnv) -> Cost:

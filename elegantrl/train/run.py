@@ -200,6 +200,7 @@ def hire_learners(config: RunConfig, crew: Crew, device: torch.device, cleanup: 
             config.train.seed,
             rank=rank,
             num_learners=ranks,
+            helped=ranks == 1 and config.train.num_threads > 1,
         )
         return partial(settle_and, make, config.train.num_threads)
 
