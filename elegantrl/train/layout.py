@@ -68,7 +68,7 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         if workers > 1 and isinstance(config.agent, OnPolicyConfig) and fragment >= COSTLY_FRAGMENT_SECONDS:
             why = f"{took}, so its {config.num_groups} groups of environments share the cores"
             return Layout({"executor": "process", "num_workers": workers}, why)
-        if cores > 1 and can_be_helped(config):
+        if cores > 1 and can_be_helped(config) and widest_product(config.agent) >= WIDE_PRODUCT:
             return Layout({"executor": "inline"}, f"{took}, so another core may help the agent to learn", 2)
         return Layout({"executor": "inline"}, took)
     workers = share(config.env.num_envs, MAX_WORKERS if cost.waits else cores)
@@ -82,11 +82,19 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
 
 
 def can_be_helped(config: RunConfig) -> bool:
-    """Whether the agent knows how to use a second core, and has enough to do for it."""
+    """Whether the learner can use a process on a second core."""
     agent = config.agent
-    if type(agent) is not SACConfig or not suits(agent) or config.train.device != "cpu":
-        return False
-    return agent.batch_size * max(map(operator.mul, agent.hidden, agent.hidden[1:]), default=0) >= WIDE_PRODUCT
+    return type(agent) is SACConfig and suits(agent) and config.train.device == "cpu" and config.num_learners == 1
+
+
+def is_helped(config: RunConfig) -> bool:
+    """Whether the learner has such a helper, for which its other threads make room."""
+    return config.train.num_threads > 1 and can_be_helped(config)
+
+
+def widest_product(agent: Any) -> int:
+    """Multiplications in the largest layer of one network for one batch."""
+    return int(agent.batch_size * max(map(operator.mul, agent.hidden, agent.hidden[1:]), default=0))
 
 
 def step_cost(env: VecEnv) -> Cost:

@@ -85,8 +85,6 @@ class Learner:
         if helped and isinstance(self.agent, AgentSAC) and self.agent.lanes is not None:
             lanes = self.agent.lanes
             lanes.helper = self.helper = Helper(lanes.sizes, lanes.fd, lanes.control)
-            self.num_threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # the other core is taken
 
     def join(self, path: str) -> None:
         """Meet the other ranks, who are given the same path; only now is this one ready to learn."""
@@ -204,7 +202,6 @@ class Learner:
     def close(self) -> None:
         if self.helper is not None:
             self.helper.close()
-            torch.set_num_threads(self.num_threads)
 
 
 def build_replay(
