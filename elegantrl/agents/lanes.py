@@ -11,6 +11,7 @@ Axes: B minibatch rows, O obs, A action, I inputs, K outputs.
 
 from __future__ import annotations
 
+import logging
 import math
 import mmap
 import os
@@ -31,6 +32,8 @@ from .averaging import Ranks
 
 if TYPE_CHECKING:
     from .sac import AgentSAC, SACConfig
+
+log = logging.getLogger(__name__)
 
 TRIAL, PERIOD = 4, 400
 """Updates that are tried with and without help, and after how many to try again."""
@@ -339,8 +342,9 @@ class Lanes:
             assert self.helper is not None
             if self.helper.has_done():
                 return
-            # It is gone or stuck: what it has done of this update is done again here.
+            # What it has done of this update is done again here.
             self.helper.close()
+            log.warning("the process that helped to learn died or hangs; learning goes on without it")
             self.helper, self.helped = None, False
             if task in BEFORE:
                 TASKS[BEFORE[task]](self.other)

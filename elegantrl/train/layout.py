@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import platform
 import resource
 import time
 from typing import Any, NamedTuple
@@ -84,7 +85,10 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
 def can_be_helped(config: RunConfig) -> bool:
     """Whether the learner can use a process on a second core."""
     agent = config.agent
-    return type(agent) is SACConfig and suits(agent) and config.train.device == "cpu" and config.num_learners == 1
+    # The two tell each other of finished work by plain writes to memory, whose order only these processors keep.
+    keeps_order = platform.machine() in ("x86_64", "AMD64")
+    plain = type(agent) is SACConfig and suits(agent) and config.train.device == "cpu"
+    return plain and config.num_learners == 1 and keeps_order
 
 
 def is_helped(config: RunConfig) -> bool:
