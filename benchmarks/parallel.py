@@ -92,7 +92,7 @@ def halfcheetah() -> list[Measurement]:
     """SAC on HalfCheetah-v5, where learning is what takes the time: the layout that is picked."""
     config = resolve_config("sac", "HalfCheetah-v5")[0]
     layout = pick_layout(config, "HalfCheetah-v5")
-    one = partial(speed, "sac", "HalfCheetah-v5", 12.0, **SAC_SHAPE, executor="inline")
+    one = partial(speed, "sac", "HalfCheetah-v5", 20.0, **SAC_SHAPE, executor="inline")
     picked = layout.execute | {"num_threads": layout.num_threads}
     layouts = {
         f"as picked ({layout.execute['executor']}, {layout.num_threads} cores)": partial(one, **picked),

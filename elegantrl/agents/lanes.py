@@ -17,7 +17,9 @@ import mmap
 import os
 import time
 import weakref
+from collections import deque
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TRIAL, PERIOD = 4, 400
+TRIAL, PERIOD = 5, 300
 """Updates that are tried with and without help, and after how many to try again."""
 
 CONTROL_BYTES, ALIGN_BYTES = 4096, 64
@@ -265,24 +267,31 @@ class Lanes:
         """Who may help from now on."""
         self.helped = False
         self.num_updates = 0
-        self.seconds = [0.0, 0.0]
-        """What the last trials took without and with help."""
+        """Since there was somebody to ask."""
+        self.seconds = deque([1.0], TRIAL), deque([1.0], TRIAL)
+        """What the last trials took without and with help; in the middle, as the first ones take longer."""
 
     def update(self, agent: AgentSAC, b: Transition) -> Metrics:
         """As ``AgentActorCritic.update``."""
+        if self.helper is None or not self.helper.is_ready():
+            with torch.no_grad():
+                return self.step(agent, b)
         turn = self.num_updates % PERIOD
         self.num_updates += 1
-        if turn == 0:
-            self.seconds = [0.0, 0.0]
-        is_trial = turn < 2 * TRIAL
-        wanted = turn >= TRIAL if is_trial else self.seconds[1] < self.seconds[0]
-        self.helped = wanted and self.helper is not None and self.helper.is_ready()
-        started = time.perf_counter()
+        if turn < 2 * TRIAL:
+            self.helped = turn >= TRIAL
+        else:
+            self.helped = self.is_faster_with_help()
+        is_helped, started = self.helped, time.perf_counter()
         with torch.no_grad():
             metrics = self.step(agent, b)
-        if is_trial:
-            self.seconds[wanted] += time.perf_counter() - started
+        if turn < 2 * TRIAL:
+            self.seconds[is_helped].append(time.perf_counter() - started)
         return metrics
+
+    def is_faster_with_help(self) -> bool:
+        alone, helped = map(median, self.seconds)
+        return helped < alone
 
     def step(self, agent: AgentSAC, b: Transition) -> Metrics:
         s, norm = self.shared, agent.policy.norm

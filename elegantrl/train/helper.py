@@ -19,7 +19,7 @@ from ..agents.lanes import CONTROL_BYTES, TASKS, Side, Sizes
 from ..errors import ConfigError
 from ..execute.child import die_with_parent, leave_signals_to_parent
 
-SPIN_SECONDS, NAP_SECONDS = 2e-3, 0.02
+SPIN_SECONDS, NAP_SECONDS = 0.01, 0.02
 """How long a helper looks out for work before it sleeps, and how long it sleeps if nobody rings."""
 PATIENCE_SECONDS = 1.0
 """After so long without an answer the helper is given up."""

@@ -91,9 +91,7 @@ def test_equal_critics_share_the_slope() -> None:
 @pytest.fixture
 def always_helped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "TRIAL", 0)
-    monkeypatch.setattr(
-        lanes.Lanes, "seconds", property(lambda self: [1.0, 0.0], lambda self, value: None), raising=False
-    )
+    monkeypatch.setattr(lanes.Lanes, "is_faster_with_help", lambda self: True)
 
 
 def hire(agent: AgentSAC) -> Helper:
@@ -148,14 +146,16 @@ def test_a_helper_that_is_lost_in_the_middle_changes_no_bit(
 def test_the_clock_decides_whether_help_is_asked_for() -> None:
     agent = build()
     helper = hire(agent)
+    assert agent.lanes is not None
+    alone, helped = agent.lanes.seconds
     try:
         learn(agent, 2 * lanes.TRIAL)
-        assert agent.lanes is not None and min(agent.lanes.seconds) > 0
+        assert len(alone) == len(helped) == lanes.TRIAL and max(*alone, *helped) < 1.0
         assert helper.posted == lanes.TRIAL * len(lanes.TASKS)
-        agent.lanes.seconds = [1.0, 2.0]
+        helped.extend([2.0] * 3)
         learn(agent, 3)
         assert helper.posted == lanes.TRIAL * len(lanes.TASKS)
-        agent.lanes.seconds = [2.0, 1.0]
+        alone.extend([3.0] * 3)
         learn(agent, 3)
         assert helper.posted == (lanes.TRIAL + 3) * len(lanes.TASKS)
     finally:
