@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..nets.policies import SquashedPolicy
 from ..settings import setting
 from ..types import EnvSpec, Metrics, Transition
+from .lanes import Lanes, may_go_on, suits
 from .off_policy import ActorCriticConfig, AgentActorCritic
 from .optim import GradStep
 
@@ -35,6 +36,19 @@ class AgentSAC(AgentActorCritic):
         self.log_alpha = nn.Parameter(torch.tensor(config.alpha_init, device=device).log())
         self.alpha_step = GradStep([self.log_alpha], self.hypers.lr)
         self.target_entropy = config.target_entropy_per_dim * spec.action_dim
+        by_hand = type(self) is AgentSAC and device.type == "cpu" and suits(config)
+        self.lanes = Lanes(self, spec.obs_dim) if by_hand else None
+        """How updates are done where autograd is not needed."""
+
+    def update(self, batch: Transition) -> Metrics:
+        if self.lanes is None or not may_go_on(self, batch):
+            return super().update(batch)
+        metrics = self.lanes.update(self, batch)
+        metrics |= self.update_temperature(metrics["policy/entropy"])
+        self.num_updates += 1
+        if self.num_updates % self.config.target_interval == 0:
+            self.target.track(self.hypers.tau)
+        return metrics
 
     def make_policy(self, spec: EnvSpec, device: torch.device) -> SquashedPolicy:
         return self.build_policy("squashed", spec, device, hold=self.config.warm_up_hold)
@@ -60,9 +74,12 @@ class AgentSAC(AgentActorCritic):
 
     def update_actor(self, batch: Transition) -> Metrics:
         metrics = super().update_actor(batch)
+        return metrics | self.update_temperature(metrics["policy/entropy"])
+
+    def update_temperature(self, entropy: Tensor) -> Metrics:
         # Too little entropy makes the bracket negative, so the temperature rises.
-        self.alpha_step(self.log_alpha * (metrics["policy/entropy"] - self.target_entropy))
-        return metrics | {"policy/alpha": self.log_alpha.detach().exp()}
+        self.alpha_step(self.log_alpha * (entropy - self.target_entropy))
+        return {"policy/alpha": self.log_alpha.detach().exp()}
 
     def actor_q(self, q_EB: Tensor) -> Tensor:
         """What the actor climbs [B]."""

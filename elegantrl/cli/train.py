@@ -82,8 +82,9 @@ class Flags:
     """One number fixes everything random."""
     device: str
     """Where to learn: cpu, cuda, cuda:1."""
-    num_threads: int
-    """Torch threads of each process."""
+    num_threads: int | None
+    """Torch threads of each process; for a plain SAC above 1 a process that helps to learn instead; None: as the layout
+    asks."""
     run_dir: RunDir = None
     """Folder of the run; by default a fresh one under runs/."""
     resume: Switch = False
@@ -147,7 +148,7 @@ def parse_run(agent: str, env: str, argv: list[str]) -> tuple[RunConfig, str, Pa
     kind.__doc__ = Flags.__doc__
     short: dict[str, Any] = {"num_envs": base.env.num_envs, "num_groups": base.env.num_groups}
     short |= {f.name: getattr(section, f.name) for section in (base.train, base.execute) for f in fields(section)}
-    short |= {"executor": "auto"}
+    short |= {"executor": "auto", "num_threads": None}
     default = kind(**short, **{name: value for name, _, value in sections})
     flags: Any = parse(kind, argv, f"elegantrl train {agent} {env}", default)
     assert isinstance(flags.agent, AgentConfig)
@@ -157,14 +158,15 @@ def parse_run(agent: str, env: str, argv: list[str]) -> tuple[RunConfig, str, Pa
     if flags.go_async:
         execute, agent_config = make_asynchronous(execute, agent_config)
     unsaid = {f.name: getattr(base.execute, f.name) for f in fields(ExecuteConfig)} | {"executor": "auto"}
-    nothing_said = all(execute[name] == unsaid[name] for name in LAYOUT)
+    nothing_said = flags.num_threads is None and all(execute[name] == unsaid[name] for name in LAYOUT)
     if execute["executor"] == "auto":
         execute["executor"] = "inline" if nothing_said else "process"
+    threads = base.train.num_threads if flags.num_threads is None else flags.num_threads
     config = RunConfig(
         agent_name=base.agent_name,
         agent=agent_config,
         env=EnvConfig(id=env, kwargs=kwargs, **share_envs(flags, base)),
-        train=TrainConfig(**{f.name: getattr(flags, f.name) for f in fields(TrainConfig)}),
+        train=TrainConfig(**{f.name: getattr(flags, f.name) for f in fields(TrainConfig)} | {"num_threads": threads}),
         execute=ExecuteConfig(**execute),
         eval=flags.eval,
         checkpoint=flags.checkpoint,
@@ -184,9 +186,13 @@ def with_layout(config: RunConfig, resumed: Path | None) -> tuple[RunConfig, str
     """The layout that nobody asked for: that of the run which is resumed, or the best one for this environment."""
     if resumed is not None and (resumed / "config.yaml").exists():
         had = load_config(resumed)
-        return replace(config, execute=had.execute), "in the layout it had"
-    execute, why = pick_layout(config, config.env.id)
-    return replace(config, execute=replace(config.execute, **execute)), why
+        return place(config, had.execute, had.train.num_threads), "in the layout it had"
+    execute, why, num_threads = pick_layout(config, config.env.id)
+    return place(config, replace(config.execute, **execute), num_threads), why
+
+
+def place(config: RunConfig, execute: ExecuteConfig, num_threads: int) -> RunConfig:
+    return replace(config, execute=execute, train=replace(config.train, num_threads=num_threads))
 
 
 def make_asynchronous(execute: dict[str, Any], agent: AgentConfig) -> tuple[dict[str, Any], AgentConfig]:

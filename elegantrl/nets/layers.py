@@ -207,13 +207,15 @@ def orthogonal_(layer: nn.Linear | EnsembleLinear, gain: float) -> None:
 
 
 @torch.no_grad()
-def flatten_(tensors: Iterable[Tensor]) -> Tensor:
-    """Move tensors into one flat storage and make each a view of it; return the flat tensor.
+def flatten_(tensors: Iterable[Tensor], into: Tensor | None = None) -> Tensor:
+    """Move tensors into one flat storage, a new one or ``into``, and make each a view of it; return the flat tensor.
 
     One storage makes an optimiser step, a target update or a weight transfer a single kernel.
     """
     tensors = list(tensors)
     flat = torch.cat([t.detach().reshape(-1) for t in tensors])
+    if into is not None:
+        flat = into.copy_(flat)
     for t, part in zip(tensors, torch.split(flat, [t.numel() for t in tensors]), strict=True):
         t.data = part.view_as(t)
     return flat

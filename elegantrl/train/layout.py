@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 import os
+import platform
 import resource
 import time
 from typing import Any, NamedTuple
 
 import torch
 
+from ..agents.lanes import suits
 from ..agents.off_policy import ReplayConfig
 from ..agents.on_policy import OnPolicyConfig
+from ..agents.sac import SACConfig
 from ..config import RunConfig
 from ..envs import GymVecEnv, make_env
 from ..envs.vec_env import VecEnv
@@ -22,13 +26,16 @@ COSTLY_FRAGMENT_SECONDS = 20e-3
 """From here on a fragment is worth a process that settings have a group of environments for."""
 PROBE_STEPS, PROBE_SECONDS = 50, 0.3
 MAX_WORKERS = 64
+WIDE_PRODUCT = 256**3
+"""Multiplications in a layer for a batch, from where on a second core is worth its memory."""
 
 
 class Layout(NamedTuple):
-    """Settings of the section ``execute``, and the reason for them in words."""
+    """Settings of the section ``execute``, the reason for them in words, and the cores of the learner."""
 
     execute: dict[str, Any]
     why: str
+    num_threads: int = 1
 
 
 class Cost(NamedTuple):
@@ -41,6 +48,8 @@ class Cost(NamedTuple):
 
 def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) -> Layout:
     """The fastest layout that is safe: only where a step is costly do environments leave this process.
+
+    Where a step is cheap and learning is not, another core may help the learner.
 
     What is picked decides the numbers of a run like any other setting, so it is written into its config.
     """
@@ -60,6 +69,8 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         if workers > 1 and isinstance(config.agent, OnPolicyConfig) and fragment >= COSTLY_FRAGMENT_SECONDS:
             why = f"{took}, so its {config.num_groups} groups of environments share the cores"
             return Layout({"executor": "process", "num_workers": workers}, why)
+        if cores > 1 and can_be_helped(config) and widest_product(config.agent) >= WIDE_PRODUCT:
+            return Layout({"executor": "inline"}, f"{took}, so another core may help the agent to learn", 2)
         return Layout({"executor": "inline"}, took)
     workers = share(config.env.num_envs, MAX_WORKERS if cost.waits else cores)
     learns_from_replay = isinstance(config.agent, ReplayConfig)
@@ -69,6 +80,25 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
     if learns_from_replay:  # old data is what it learns from anyway
         return Layout(layout | {"max_lag": 1}, f"{took}, so the next are taken while the agent learns")
     return Layout(layout, took)
+
+
+def can_be_helped(config: RunConfig) -> bool:
+    """Whether the learner can use a process on a second core."""
+    agent = config.agent
+    # The two tell each other of finished work by plain writes to memory, whose order only these processors keep.
+    keeps_order = platform.machine() in ("x86_64", "AMD64")
+    plain = type(agent) is SACConfig and suits(agent) and config.train.device == "cpu"
+    return plain and config.num_learners == 1 and keeps_order
+
+
+def is_helped(config: RunConfig) -> bool:
+    """Whether the learner has such a helper, for which its other threads make room."""
+    return config.train.num_threads > 1 and can_be_helped(config)
+
+
+def widest_product(agent: Any) -> int:
+    """Multiplications in the largest layer of one network for one batch."""
+    return int(agent.batch_size * max(map(operator.mul, agent.hidden, agent.hidden[1:]), default=0))
 
 
 def step_cost(env: VecEnv) -> Cost:

@@ -15,6 +15,7 @@ from ..agents.averaging import Ranks, Solo, share_of
 from ..agents.base import Agent, AgentConfig
 from ..agents.h_term import HTermConfig
 from ..agents.off_policy import TD_ERROR, ReplayConfig
+from ..agents.sac import AgentSAC
 from ..data.prioritized import PrioritizedReplay
 from ..data.replay import ReplayBuffer
 from ..data.rollout import join_fragments
@@ -24,6 +25,7 @@ from ..nets.policies import PolicySpec
 from ..registry import build_agent, find_agent
 from ..rng import torch_stream
 from ..types import EnvSpec, Fragment, Metrics, Rollout, State, Weights
+from .helper import Helper
 from .process import device_of_rank
 from .rendezvous import meet
 
@@ -43,7 +45,8 @@ class Learner:
     """Turns fragments into newer weights.
 
     One of ``num_learners`` ranks has its share of the lanes, of every batch and of the replay buffer; what is counted
-    in environment steps counts those of all ranks. ``config`` and ``spec`` are those of the whole run.
+    in environment steps counts those of all ranks. ``config`` and ``spec`` are those of the whole run. If ``helped``, a
+    process on another core does a part of an agent's updates where the agent knows how, which changes no bit.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Learner:
         seed: int,
         rank: int = 0,
         num_learners: int = 1,
+        helped: bool = False,
     ):
         config = share_of(config, num_learners, config.horizon * spec.num_envs)
         spec = replace(spec, num_envs=spec.num_envs // num_learners)
@@ -77,6 +81,10 @@ class Learner:
         if self.agent.h_term is not None:
             self.trajectories = TrajectoryStore(cast(HTermConfig, config).h_store, spec, device)
         self.agent.schedule(0)
+        self.helper: Helper | None = None
+        if helped and isinstance(self.agent, AgentSAC) and self.agent.lanes is not None:
+            lanes = self.agent.lanes
+            lanes.helper = self.helper = Helper(lanes.sizes, lanes.fd, lanes.control)
 
     def join(self, path: str) -> None:
         """Meet the other ranks, who are given the same path; only now is this one ready to learn."""
@@ -192,7 +200,8 @@ class Learner:
                 store.truncate_newest(torch.from_numpy(np.concatenate(restarted)))
 
     def close(self) -> None:
-        """Nothing to release; executors call it on every role."""
+        if self.helper is not None:
+            self.helper.close()
 
 
 def build_replay(

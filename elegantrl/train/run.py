@@ -31,6 +31,7 @@ from .crew import Crew
 from .evaluator import Evaluator
 from .files import write_atomic
 from .host import WorkerHost
+from .layout import is_helped
 from .learner import Learner
 from .learners import Learners
 from .metrics import RunLog
@@ -113,7 +114,7 @@ def run_training(
     folder = choose_folder(config, run_dir, resume)
     if resume:
         check_same_config(folder, config)
-    torch.set_num_threads(config.train.num_threads)
+    torch.set_num_threads(torch_threads(config))
     keep_freed_memory()
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(one_numpy_thread())
@@ -180,7 +181,7 @@ def gather_crew(
     role = partial(WorkerHost, make, owns_envs=not is_instance(source), on_nonfinite=config.execute.on_nonfinite)
 
     def build(groups: range) -> Callable[[], WorkerHost]:
-        return partial(settle_and, partial(role, groups), config.train.num_threads)
+        return partial(settle_and, partial(role, groups), torch_threads(config))
 
     return Crew(executor, build, config.num_groups, config.execute, display.message)
 
@@ -200,14 +201,20 @@ def hire_learners(config: RunConfig, crew: Crew, device: torch.device, cleanup: 
             config.train.seed,
             rank=rank,
             num_learners=ranks,
+            helped=is_helped(config),
         )
-        return partial(settle_and, make, config.train.num_threads)
+        return partial(settle_and, make, torch_threads(config))
 
     while True:
         try:
             return Learners(executor, build, ranks, config.num_groups, config.execute.role_timeout)
         except (RoleDied, RoleTimedOut) as death:
             crew.forgive("learner", death)
+
+
+def torch_threads(config: RunConfig) -> int:
+    """Threads of each process; a helper takes the place of all but one."""
+    return 1 if is_helped(config) else config.train.num_threads
 
 
 def open_executor(config: RunConfig, in_processes: bool, cleanup: contextlib.ExitStack) -> Executor:
@@ -230,7 +237,7 @@ def evaluator_builder(
     lanes = 1 if own_lanes(source) is not None else config.eval.episodes
     make = partial(make_env, source, lanes, device=device, **config.env.kwargs)
     build = partial(build_evaluator, make, policy_spec, config.eval.max_episode_steps)
-    return partial(settle_and, build, config.train.num_threads)
+    return partial(settle_and, build, torch_threads(config))
 
 
 def build_evaluator(make: Callable[[], VecEnv], policy_spec: PolicySpec, max_episode_steps: int) -> Evaluator:

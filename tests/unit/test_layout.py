@@ -70,6 +70,30 @@ def test_costly_environments_get_processes(
     assert picked(agent, partial(Waits, is_busy=is_busy), num_envs, num_cores).execute == expected
 
 
+@pytest.mark.parametrize(
+    ("agent", "settings", "num_cores", "num_threads"),
+    [("sac", {}, 2, 2), ("sac", {}, 8, 2), ("sac", {}, 1, 1), ("sac", {"hidden": (64, 64)}, 2, 1),
+     ("sac", {"layer_norm": True}, 2, 1), ("redq", {}, 2, 1), ("td3", {}, 2, 1), ("ppo", {}, 2, 1)],
+)  # fmt: skip
+def test_another_core_helps_who_learns_much_and_knows_how(
+    agent: str, settings: dict[str, Any], num_cores: int, num_threads: int
+) -> None:
+    wide = {"hidden": (256, 256), "batch_size": 256}
+    config = resolve_config(agent, "Pendulum-v1", {"agent": wide | settings})[0]
+    layout = pick_layout(config, "Pendulum-v1", num_cores)
+    assert (layout.execute, layout.num_threads) == ({"executor": "inline"}, num_threads)
+
+
+def test_whoever_asks_for_threads_gets_them(tmp_path: Path) -> None:
+    wide = ["--agent.hidden", "256", "256", "--agent.batch-size", "256"]
+    assert parse_run("sac", "Pendulum-v1", [*wide, "--num-threads", "1"])[0].train.num_threads == 1
+    config = parse_run("sac", "Pendulum-v1", [*wide, "--num-threads", "3"])[0]
+    assert config.train.num_threads == 3
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    resumed = parse_run("sac", "Pendulum-v1", [*wide, "--run-dir", str(tmp_path), "--resume"])[0]
+    assert resumed.train.num_threads == 3
+
+
 def test_groups_share_the_cores_where_a_fragment_takes_a_while() -> None:
     def layout(num_groups: int, horizon: int, num_cores: int = 2, agent: str = "ppo") -> Layout:
         settings = {"env": {"num_envs": 8, "num_groups": num_groups}, "agent": {"horizon": horizon}}

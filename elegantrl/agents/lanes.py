@@ -1,0 +1,375 @@
+"""SAC's update with gradients derived by hand, in two lanes that may run on two cores.
+
+Each of two critics has a lane; lane 1 also asks the policy about the successors while lane 0 asks it about the states
+themselves. The lanes meet five times per update, where torch's threads would about a hundred times: where it takes long
+to wake a core, a helper process that spins in between pays and threads do not. Without a helper lane 1 runs after lane
+0. Either way the bits are the same, so the clock may decide which.
+
+``AgentSAC`` says what is minimised; tests hold these gradients to those of autograd.
+Axes: B minibatch rows, O obs, A action, I inputs, K outputs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import mmap
+import os
+import time
+import weakref
+from collections import deque
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from ..nets.distributions import LOG_2PI
+from ..nets.layers import flatten_
+from ..nets.policies import SquashedPolicy
+from ..types import Metrics, Transition
+from .averaging import Ranks
+
+if TYPE_CHECKING:
+    from .sac import AgentSAC, SACConfig
+
+log = logging.getLogger(__name__)
+
+TRIAL, PERIOD = 5, 300
+"""Updates that are tried with and without help, and after how many to try again."""
+
+CONTROL_BYTES, ALIGN_BYTES = 4096, 64
+"""A page in front that is left to the helper, and where tensors may begin."""
+
+
+class Sizes(NamedTuple):
+    """All that the memory of two lanes depends on."""
+
+    obs: int
+    action: int
+    hidden: tuple[int, ...]
+    rows: int
+
+    def policy(self) -> list[tuple[int, int]]:
+        """Inputs and outputs of the layers."""
+        return list(pairwise((self.obs, *self.hidden, 2 * self.action)))
+
+    def critic(self) -> list[tuple[int, int]]:
+        return list(pairwise((self.obs + self.action, *self.hidden, 1)))
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """What both lanes see: parameters, the critics' gradient, a minibatch, and what they tell each other."""
+        policy, critic = (sum((i + 1) * k for i, k in layers) for layers in (self.policy(), self.critic()))
+        rows: tuple[int, ...] = (self.rows,)
+        obs, action = (self.rows, self.obs), (self.rows, self.action)
+        flats = {"policy": (policy,), "critic": (2 * critic,), "target": (2 * critic,), "critic_grad": (2 * critic,)}
+        batch = {"obs": obs, "next_obs": obs, "action": action, "next_noise": action, "new_action": action}
+        told = {"next_action": action, "next_logp": rows, "target_q": rows, "q": rows, "error": rows}
+        return {**flats, **batch, **told, "first_q": rows, "second_q": rows, "slope": action}
+
+    def place(self, memory: Any) -> dict[str, Tensor]:
+        """Those tensors in shared memory, after the control page."""
+        tensors, start = {}, CONTROL_BYTES
+        for name, shape in self.shapes().items():
+            count = math.prod(shape)
+            tensors[name] = torch.frombuffer(memory, dtype=torch.float32, count=count, offset=start).view(shape)
+            start += -(-4 * count // ALIGN_BYTES) * ALIGN_BYTES
+        return tensors
+
+    def num_bytes(self) -> int:
+        return CONTROL_BYTES + sum(4 * math.prod(shape) + ALIGN_BYTES for shape in self.shapes().values())
+
+
+class Layer(NamedTuple):
+    weight: Tensor  # [I, K]
+    bias: Tensor  # [K]
+    weight_grad: Tensor | None  # as the weight lies in memory: [I, K] or [K, I]
+    bias_grad: Tensor | None
+
+
+class Network:
+    """Linear layers with relu between them."""
+
+    def __init__(self, layers: list[Layer]):
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs [B, K] for inputs [B, I]."""
+        self.inputs: list[Tensor] = []
+        for layer in self.layers:
+            if self.inputs:
+                x.relu_()
+            self.inputs.append(x)
+            x = torch.mm(x, layer.weight).add_(layer.bias)
+        return x
+
+    def backward(self, slope: Tensor) -> None:
+        """Set the gradients for the slope [B, K] of the loss at the last outputs."""
+        for i, layer in reversed(list(enumerate(self.layers))):
+            x = self.inputs[i]
+            assert layer.weight_grad is not None and layer.bias_grad is not None
+            if layer.weight_grad.shape == layer.weight.shape and layer.weight.is_contiguous():
+                torch.mm(x.t(), slope, out=layer.weight_grad)
+            else:
+                torch.mm(slope.t(), x, out=layer.weight_grad)
+            torch.sum(slope, 0, out=layer.bias_grad)
+            if i:
+                slope = torch.mm(slope, layer.weight.t()).mul_(x.gt_(0))
+
+    def slope_at_inputs(self, slope: Tensor) -> Tensor:
+        """The slope of the loss at the last inputs [B, I]."""
+        for i, layer in reversed(list(enumerate(self.layers))):
+            slope = torch.mm(slope, layer.weight.t())
+            if i:
+                slope *= self.inputs[i].gt_(0)
+        return slope
+
+
+def linear_net(sizes: list[tuple[int, int]], flat: Tensor, grad: Tensor | None) -> Network:
+    """A stack of ``nn.Linear``, whose weights lie as [K, I]."""
+    layers, start = [], 0
+    for i, k in sizes:
+        views = [x[start : start + i * k].view(k, i) if x is not None else None for x in (flat, grad)]
+        start += i * k
+        biases = [x[start : start + k] if x is not None else None for x in (flat, grad)]
+        start += k
+        layers.append(Layer(views[0].t(), biases[0], views[1], biases[1]))  # type: ignore[union-attr, arg-type]
+    return Network(layers)
+
+
+def member_net(member: int, sizes: list[tuple[int, int]], flat: Tensor, grad: Tensor | None) -> Network:
+    """One of the two members of a stack of ``EnsembleLinear``, whose weights lie as [E, I, K]."""
+    layers, start = [], 0
+    for i, k in sizes:
+        views = [x[start : start + 2 * i * k].view(2, i, k)[member] if x is not None else None for x in (flat, grad)]
+        start += 2 * i * k
+        biases = [x[start : start + 2 * k].view(2, k)[member] if x is not None else None for x in (flat, grad)]
+        start += 2 * k
+        layers.append(Layer(views[0], biases[0], views[1], biases[1]))  # type: ignore[arg-type]
+    return Network(layers)
+
+
+class Drawn(NamedTuple):
+    """Actions [B, A] of the policy and what their gradient needs."""
+
+    action: Tensor
+    logp: Tensor  # [B]
+    raw_log_std: Tensor
+    std: Tensor
+
+
+class Side:
+    """The networks of one lane over the memory of both."""
+
+    def __init__(self, member: int, sizes: Sizes, shared: dict[str, Tensor], policy_grad: Tensor | None = None):
+        self.shared, self.obs_dim = shared, sizes.obs
+        self.policy = linear_net(sizes.policy(), shared["policy"], policy_grad)
+        self.critic = member_net(member, sizes.critic(), shared["critic"], shared["critic_grad"])
+        self.target = member_net(member, sizes.critic(), shared["target"], None)
+
+    def draw(self, obs: Tensor, noise: Tensor) -> Drawn:
+        mean, raw = self.policy.forward(obs).chunk(2, -1)
+        log_std = raw.clamp(SquashedPolicy.LOG_STD_MIN, SquashedPolicy.LOG_STD_MAX)
+        std = log_std.exp()
+        x = mean + std * noise
+        log_slope = 2 * (math.log(2) - x - softplus(-2 * x))
+        logp = (-0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_slope).sum(-1)
+        return Drawn(x.tanh(), logp, raw, std)
+
+    def judge(self) -> tuple[Tensor, Tensor]:
+        """What target and critic [B] say of the successor and of the action that was taken."""
+        s = self.shared
+        target_q = self.target.forward(torch.cat([s["next_obs"], s["next_action"]], -1))[:, 0]
+        return target_q, self.critic.forward(torch.cat([s["obs"], s["action"]], -1))[:, 0]
+
+    def learn(self, error: Tensor) -> None:
+        """The critic's gradient for the errors [B] of its values."""
+        self.critic.backward((error / len(error)).unsqueeze(1))
+
+    def judge_new(self) -> Tensor:
+        """What the critic says [B] of the action that the policy would take now."""
+        return self.critic.forward(torch.cat([self.shared["obs"], self.shared["new_action"]], -1))[:, 0]
+
+    def climb(self, q: Tensor, least: Tensor, num_least: Tensor) -> Tensor:
+        """The slope [B, A] of the loss at that action, as far as this critic's value is the least."""
+        slope = (q == least).float().div_(num_least * -len(q))
+        return self.critic.slope_at_inputs(slope.unsqueeze(1))[:, self.obs_dim :]
+
+    # ---- lane 1
+
+    def look_ahead(self) -> None:
+        drawn = self.draw(self.shared["next_obs"], self.shared["next_noise"])
+        self.shared["next_action"].copy_(drawn.action)
+        self.shared["next_logp"].copy_(drawn.logp)
+
+    def tell_values(self) -> None:
+        target_q, q = self.judge()
+        self.shared["target_q"].copy_(target_q)
+        self.shared["q"].copy_(q)
+
+    def learn_told(self) -> None:
+        self.learn(self.shared["error"])
+
+    def tell_new_value(self) -> None:
+        self.shared["second_q"].copy_(self.judge_new())
+
+    def tell_slope(self) -> None:
+        first, second = self.shared["first_q"], self.shared["second_q"]
+        self.shared["slope"].copy_(self.climb(second, *least_of(first, second)))
+
+
+TASKS = (Side.look_ahead, Side.tell_values, Side.learn_told, Side.tell_new_value, Side.tell_slope)
+LOOK_AHEAD, VALUES, LEARN, NEW_VALUE, SLOPE = range(len(TASKS))
+BEFORE = {LEARN: VALUES, SLOPE: NEW_VALUE}
+"""Tasks that go on from what another left in the memory of its process."""
+
+
+def least_of(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """The smaller of two values [B], and how many of them are that small: they share its slope."""
+    return torch.minimum(first, second), 1 + (first == second).float()
+
+
+class Help(Protocol):
+    """Somebody else who does the tasks of lane 1."""
+
+    def is_ready(self) -> bool: ...
+
+    def post(self, task: int) -> None: ...
+
+    def has_done(self) -> bool:
+        """Wait for the task that was posted; False if there is no hope."""
+
+    def close(self) -> None: ...
+
+
+class Lanes:
+    """Updates of an agent whose parameters have moved into memory that a helper can share."""
+
+    def __init__(self, agent: AgentSAC, obs_dim: int):
+        c = agent.config
+        self.sizes = Sizes(obs_dim, agent.policy.action_dim, c.hidden, c.batch_size)
+        self.fd = os.memfd_create("elegantrl-lanes")
+        weakref.finalize(self, os.close, self.fd)
+        os.truncate(self.fd, self.sizes.num_bytes())
+        memory = mmap.mmap(self.fd, self.sizes.num_bytes())
+        self.control = memoryview(memory)[:CONTROL_BYTES].cast("q")
+        """The page of the helper, in words."""
+        self.shared = self.sizes.place(memory)
+        agent.actor_step.flat = flatten_(agent.actor_step.params, self.shared["policy"])
+        agent.critic_step.flat = flatten_(agent.critic_step.params, self.shared["critic"])
+        agent.target.flat = flatten_(agent.critic_target.parameters(), self.shared["target"])
+        self.policy_grad = torch.zeros_like(self.shared["policy"])
+        self.mine = Side(0, self.sizes, self.shared, self.policy_grad)
+        self.other = Side(1, self.sizes, self.shared)
+        self.helper: Help | None = None
+        """Who may help from now on."""
+        self.helped = False
+        self.num_updates = 0
+        """Since there was somebody to ask."""
+        self.seconds = deque([1.0], TRIAL), deque([1.0], TRIAL)
+        """What the last trials took without and with help; in the middle, as the first ones take longer."""
+
+    def update(self, agent: AgentSAC, b: Transition) -> Metrics:
+        """As ``AgentActorCritic.update``."""
+        if self.helper is None or not self.helper.is_ready():
+            with torch.no_grad():
+                return self.step(agent, b)
+        turn = self.num_updates % PERIOD
+        self.num_updates += 1
+        if turn < 2 * TRIAL:
+            self.helped = turn >= TRIAL
+        else:
+            self.helped = self.is_faster_with_help()
+        is_helped, started = self.helped, time.perf_counter()
+        with torch.no_grad():
+            metrics = self.step(agent, b)
+        if turn < 2 * TRIAL:
+            self.seconds[is_helped].append(time.perf_counter() - started)
+        return metrics
+
+    def is_faster_with_help(self) -> bool:
+        alone, helped = map(median, self.seconds)
+        return helped < alone
+
+    def step(self, agent: AgentSAC, b: Transition) -> Metrics:
+        s, norm = self.shared, agent.policy.norm
+        for name, value in (("obs", norm(b.obs)), ("next_obs", norm(b.next_obs)), ("action", b.action)):
+            s[name].copy_(value)
+        s["next_noise"].copy_(agent.normal_like_action(b))
+        noise = agent.normal_like_action(b)
+        alpha = agent.log_alpha.detach().exp()
+        self.begin(LOOK_AHEAD)
+        drawn = self.mine.draw(s["obs"], noise)
+        s["new_action"].copy_(drawn.action)
+        self.finish(LOOK_AHEAD)
+
+        self.begin(VALUES)
+        target_q, q = self.mine.judge()
+        self.finish(VALUES)
+        wanted = b.reward + b.discount * (torch.minimum(target_q, s["target_q"]) - alpha * s["next_logp"])
+        error = q - wanted
+        torch.sub(s["q"], wanted, out=s["error"])
+        self.begin(LEARN)
+        self.mine.learn(error)
+        self.finish(LEARN)
+        critic_loss = 0.5 * (error.square().mean() + s["error"].square().mean())
+        metrics = {"loss/critic": critic_loss, "critic/q": 0.5 * (q.mean() + s["q"].mean())}
+        metrics["critic/grad_norm"] = agent.critic_step.follow(s["critic_grad"])
+
+        self.begin(NEW_VALUE)
+        s["first_q"].copy_(self.mine.judge_new())
+        self.finish(NEW_VALUE)
+        least, num_least = least_of(s["first_q"], s["second_q"])
+        self.begin(SLOPE)
+        slope = self.mine.climb(s["first_q"], least, num_least)
+        self.finish(SLOPE)
+        slope += s["slope"]
+        self.policy_slope(slope, drawn, noise, alpha / len(noise))
+        metrics["loss/actor"] = (alpha * drawn.logp - least).mean()
+        metrics["actor/grad_norm"] = agent.actor_step.follow(self.policy_grad)
+        metrics["policy/entropy"] = -drawn.logp.mean()
+        return metrics
+
+    def policy_slope(self, slope: Tensor, drawn: Drawn, noise: Tensor, weight: Tensor) -> None:
+        """The policy's gradient for the slope [B, A] at its actions and the weight of their log-probabilities."""
+        a = drawn.action
+        at_x = slope * (1 - a * a) + 2 * weight * a  # the log-probability rises with x by 2 tanh(x)
+        at_log_std = at_x * drawn.std * noise - weight
+        lowest, highest = SquashedPolicy.LOG_STD_MIN, SquashedPolicy.LOG_STD_MAX
+        at_log_std *= (drawn.raw_log_std >= lowest) & (drawn.raw_log_std <= highest)
+        self.mine.policy.backward(torch.cat([at_x, at_log_std], -1))
+
+    def begin(self, task: int) -> None:
+        if self.helped:
+            assert self.helper is not None
+            self.helper.post(task)
+
+    def finish(self, task: int) -> None:
+        if self.helped:
+            assert self.helper is not None
+            if self.helper.has_done():
+                return
+            # What it has done of this update is done again here.
+            self.helper.close()
+            log.warning("the process that helped to learn died or hangs; learning goes on without it")
+            self.helper, self.helped = None, False
+            if task in BEFORE:
+                TASKS[BEFORE[task]](self.other)
+        TASKS[task](self.other)
+
+
+def suits(c: SACConfig) -> bool:
+    """Whether updates with these settings may be done in lanes: plain networks, and SAC as it stands in the book."""
+    as_in_the_book = (c.num_critics, c.target_critics, c.actor_interval, c.activation) == (2, "min", 1, "relu")
+    return as_in_the_book and not (c.layer_norm or c.prioritized or c.h_term) and hasattr(os, "memfd_create")
+
+
+def may_go_on(agent: AgentSAC, b: Transition) -> bool:
+    """Whether nothing has happened since that asks for autograd: other learners, compiled losses, odd batches."""
+    return (
+        not isinstance(agent.averaging, Ranks)
+        and {"critic_loss", "actor_loss"}.isdisjoint(vars(agent))
+        and len(b.reward) == agent.config.batch_size
+    )

@@ -1,0 +1,190 @@
+"""SAC's updates by hand are those of autograd, and a helper changes no bit, dead or alive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from elegantrl.agents import lanes
+from elegantrl.agents.averaging import Ranks
+from elegantrl.agents.mod_sac import AgentModSAC, ModSACConfig
+from elegantrl.agents.redq import AgentREDQ, REDQConfig
+from elegantrl.agents.sac import AgentSAC, SACConfig
+from elegantrl.train import helper as helper_module
+from elegantrl.train.helper import Helper
+from elegantrl.types import ActionSpec, EnvSpec, Metrics, Transition
+
+SPEC = EnvSpec("rows", (5,), ActionSpec("continuous", 3), 1)
+CPU = torch.device("cpu")
+ROWS = 32
+
+
+def build(**settings: Any) -> AgentSAC:
+    torch.manual_seed(0)
+    return AgentSAC(SPEC, SACConfig(**{"hidden": (16, 8), "batch_size": ROWS, "lr": 3e-3} | settings), CPU, 0)
+
+
+def batches(count: int) -> Iterator[Transition]:
+    g = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        obs, next_obs = torch.randn(2, ROWS, 5, generator=g) * 3
+        action = torch.rand(ROWS, 3, generator=g) * 2 - 1
+        discount = 0.99 * (torch.rand(ROWS, generator=g) < 0.9).float()
+        yield Transition(obs, action, torch.randn(ROWS, generator=g), discount, next_obs)
+
+
+def parameters(agent: AgentSAC) -> Tensor:
+    return torch.cat([agent.actor_step.flat, agent.critic_step.flat, agent.target.flat, agent.log_alpha.detach()[None]])
+
+
+def learn(agent: AgentSAC, count: int = 20) -> list[Metrics]:
+    return [agent.update(batch) for batch in batches(count)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"hidden": ()},
+        {"hidden": (32,), "max_grad_norm": 0.5},
+        {"normalize_obs": True, "target_interval": 3, "target_entropy_per_dim": -0.5, "alpha_init": 0.2},
+        {"init": "orthogonal", "lr_schedule": "linear"},
+    ],
+    ids=lambda settings: "-".join(settings) or "plain",
+)
+def test_hand_and_autograd_take_the_same_steps(settings: dict[str, Any]) -> None:
+    hand, auto = build(**settings), build(**settings)
+    assert hand.lanes is not None
+    auto.lanes = None
+    before = parameters(hand).clone()
+    for agent in (hand, auto):
+        agent.observe(torch.randn(100, 5, generator=torch.Generator().manual_seed(2)) * 3 + 1)
+        agent.schedule(10_000)
+    for mine, theirs in zip(learn(hand), learn(auto), strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, value in mine.items():
+            torch.testing.assert_close(value, theirs[name], atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(parameters(hand), parameters(auto), atol=2e-5, rtol=1e-4)
+    assert not torch.allclose(parameters(hand), before, atol=1e-3)
+    assert torch.equal(hand.generator.get_state(), auto.generator.get_state())
+
+
+def test_equal_critics_share_the_slope() -> None:
+    """Where both values are the least, autograd gives half of the slope to each; so does the hand."""
+    hand, auto = build(), build()
+    auto.lanes = None
+    for agent in (hand, auto):
+        for param in agent.critic_step.params:
+            param.data[1] = param.data[0]
+        agent.critic_step.lr.zero_()  # they stay equal
+        learn(agent, 3)
+    torch.testing.assert_close(parameters(hand), parameters(auto), atol=2e-5, rtol=1e-4)
+
+
+@pytest.fixture
+def always_helped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "TRIAL", 0)
+    monkeypatch.setattr(lanes.Lanes, "is_faster_with_help", lambda self: True)
+
+
+def hire(agent: AgentSAC) -> Helper:
+    assert agent.lanes is not None
+    agent.lanes.helper = helper = Helper(agent.lanes.sizes, agent.lanes.fd, agent.lanes.control)
+    while not helper.is_ready():
+        assert helper.process.is_alive()
+        time.sleep(0.01)
+    return helper
+
+
+@pytest.mark.usefixtures("always_helped")
+def test_a_helper_changes_no_bit_and_leaves_with_its_learner() -> None:
+    alone, helped = build(), build()
+    helper = hire(helped)
+    learn(alone)
+    learn(helped)
+    assert helper.posted == 20 * len(lanes.TASKS)
+    assert torch.equal(parameters(alone), parameters(helped))
+    helper.close()
+    assert helper.process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("always_helped")
+@pytest.mark.parametrize("task", range(len(lanes.TASKS)))
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_helper_that_is_lost_in_the_middle_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch, task: int, blow: signal.Signals
+) -> None:
+    alone, helped = build(), build()
+    helper = hire(helped)
+    assert helped.lanes is not None
+    learn(helped, 1)  # it has come to life
+    monkeypatch.setattr(helper_module, "PATIENCE_SECONDS", 0.2)
+    post = helper.post
+
+    def strike(number: int) -> None:
+        if number == task:
+            os.kill(helper.process.pid or 0, blow)
+        post(number)
+
+    helper.post = strike  # type: ignore[method-assign]
+    data = list(batches(6))
+    for batch in data[1:]:
+        helped.update(batch)
+    for batch in data:
+        alone.update(batch)
+    assert helped.lanes.helper is None and not helper.process.is_alive()
+    assert torch.equal(parameters(alone), parameters(helped))
+
+
+def test_the_clock_decides_whether_help_is_asked_for() -> None:
+    agent = build()
+    helper = hire(agent)
+    assert agent.lanes is not None
+    alone, helped = agent.lanes.seconds
+    try:
+        learn(agent, 2 * lanes.TRIAL)
+        assert len(alone) == len(helped) == lanes.TRIAL and max(*alone, *helped) < 1.0
+        assert helper.posted == lanes.TRIAL * len(lanes.TASKS)
+        helped.extend([2.0] * 3)
+        learn(agent, 3)
+        assert helper.posted == lanes.TRIAL * len(lanes.TASKS)
+        alone.extend([3.0] * 3)
+        learn(agent, 3)
+        assert helper.posted == (lanes.TRIAL + 3) * len(lanes.TASKS)
+    finally:
+        helper.close()
+
+
+def test_what_is_saved_is_what_was_learned() -> None:
+    first, second = build(), build()
+    learn(first)
+    second.load_training_state(first.training_state())
+    learn(first, 5)
+    learn(second, 5)
+    assert torch.equal(parameters(first), parameters(second))
+
+
+def test_only_what_is_known_is_done_by_hand() -> None:
+    for settings in (
+        {"activation": "tanh"}, {"layer_norm": True}, {"num_critics": 3}, {"target_critics": "mean"},
+        {"actor_interval": 2}, {"prioritized": True}, {"h_term": True},
+    ):  # fmt: skip
+        assert build(**settings).lanes is None, settings
+    assert AgentREDQ(SPEC, REDQConfig(), CPU, 0).lanes is None
+    assert AgentModSAC(SPEC, ModSACConfig(), CPU, 0).lanes is None
+    batch = next(batches(1))
+    agent = build()
+    assert lanes.may_go_on(agent, batch)
+    assert not lanes.may_go_on(agent, batch._replace(reward=batch.reward[:-1]))
+    agent.critic_loss = agent.critic_loss  # type: ignore[method-assign]
+    assert not lanes.may_go_on(agent, batch)
+    shared = build()
+    shared.averaging = Ranks(0, 2)
+    assert not lanes.may_go_on(shared, batch)
