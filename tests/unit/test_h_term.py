@@ -205,7 +205,9 @@ def test_a_weight_of_zero_equals_the_plain_agent_and_a_real_one_does_not(
     monkeypatch: pytest.MonkeyPatch,
     agent: str,
 ) -> None:
-    monkeypatch.setattr("elegantrl.agents.by_hand.can_do", lambda *_: False)  # the term needs autograd, so do the bits
+    # The term needs autograd, so do the bits.
+    monkeypatch.setattr("elegantrl.agents.by_hand.can_do", lambda *_: False)
+    monkeypatch.setattr("elegantrl.agents.sac.suits", lambda *_: False)
 
     # Guards against: H3, a term that changes a run when its weight is zero, or does nothing when it is not.
     def final(name: str, **settings: Any) -> dict[str, Tensor]:
