@@ -119,9 +119,9 @@ class Agent(nn.Module, ABC):
 
     def schedule(self, env_steps: int) -> None:
         """Set what follows a schedule for the update at this many environment steps."""
-        left = self.share_left(self.config.lr_schedule, env_steps)
+        lr = self.hypers.lr * self.share_left(self.config.lr_schedule, env_steps)
         for step in self.grad_steps().values():
-            step.lr.copy_(self.hypers.lr * left)
+            step.lr.copy_(lr)
 
     def share_left(self, schedule: Schedule, env_steps: int) -> float:
         """What a schedule leaves of its value by now."""

@@ -1,7 +1,7 @@
 """SAC's update with gradients derived by hand, in two lanes that may run on two cores.
 
 Each of two critics has a lane; lane 1 also asks the policy about the successors while lane 0 asks it about the states
-themselves. The lanes meet five times per update, where torch's threads would about a hundred times: where it takes long
+themselves. The lanes meet six times per update, where torch's threads would about a hundred times: where it takes long
 to wake a core, a helper process that spins in between pays and threads do not. Without a helper lane 1 runs after lane
 0. Either way the bits are the same, so the clock may decide which.
 
@@ -18,6 +18,7 @@ import os
 import time
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -60,14 +61,19 @@ class Sizes(NamedTuple):
         return list(pairwise((self.obs + self.action, *self.hidden, 1)))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """What both lanes see: parameters, the critics' gradient, a minibatch, and what they tell each other."""
+        """What both lanes see: parameters, gradients, a minibatch, and what they tell each other."""
         policy, critic = (sum((i + 1) * k for i, k in layers) for layers in (self.policy(), self.critic()))
         rows: tuple[int, ...] = (self.rows,)
         obs, action = (self.rows, self.obs), (self.rows, self.action)
-        flats = {"policy": (policy,), "critic": (2 * critic,), "target": (2 * critic,), "critic_grad": (2 * critic,)}
+        flats = {"policy": (policy,), "policy_grad": (policy,)}
+        flats |= {"critic": (2 * critic,), "target": (2 * critic,), "critic_grad": (2 * critic,)}
         batch = {"obs": obs, "next_obs": obs, "action": action, "next_noise": action, "new_action": action}
         told = {"next_action": action, "next_logp": rows, "target_q": rows, "q": rows, "error": rows}
-        return {**flats, **batch, **told, "first_q": rows, "second_q": rows, "slope": action}
+        told |= {"first_q": rows, "second_q": rows, "slope": action}
+        # What goes into the policy's layers but the first, and the slopes of the loss at what comes out of them.
+        for i, (inputs, outputs) in list(enumerate(self.policy()))[1:]:
+            told |= {f"policy_input{i}": (self.rows, inputs), f"policy_slope{i}": (self.rows, outputs)}
+        return {**flats, **batch, **told}
 
     def place(self, memory: Any) -> dict[str, Tensor]:
         """Those tensors in shared memory, after the control page."""
@@ -85,61 +91,71 @@ class Sizes(NamedTuple):
 class Layer(NamedTuple):
     weight: Tensor  # [I, K]
     bias: Tensor  # [K]
-    weight_grad: Tensor | None  # as the weight lies in memory: [I, K] or [K, I]
+    weight_grad: Tensor | None  # [I, K]
     bias_grad: Tensor | None
 
 
 class Network:
     """Linear layers with relu between them."""
 
-    def __init__(self, layers: list[Layer]):
-        self.layers = layers
+    def __init__(self, layers: list[Layer], hidden: Sequence[Tensor] = ()):
+        """``hidden`` is where to leave what goes into each layer but the first, if somebody else is to see it."""
+        self.layers, self.hidden = layers, hidden
+        self.inputs: list[Tensor] = [torch.empty(0), *hidden]
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs [B, K] for inputs [B, I]."""
-        self.inputs: list[Tensor] = []
-        for layer in self.layers:
-            if self.inputs:
-                x.relu_()
-            self.inputs.append(x)
-            x = torch.mm(x, layer.weight).add_(layer.bias)
+        inputs = [x]
+        for i, layer in enumerate(self.layers):
+            if i:
+                inputs.append(x.relu_())
+            x = torch.mm(x, layer.weight, out=self.hidden[i] if i < len(self.hidden) else None)
+            x += layer.bias
+        self.inputs = inputs
         return x
 
     def backward(self, slope: Tensor) -> None:
         """Set the gradients for the slope [B, K] of the loss at the last outputs."""
-        for i, layer in reversed(list(enumerate(self.layers))):
-            x = self.inputs[i]
-            assert layer.weight_grad is not None and layer.bias_grad is not None
-            if layer.weight_grad.shape == layer.weight.shape and layer.weight.is_contiguous():
-                torch.mm(x.t(), slope, out=layer.weight_grad)
-            else:
-                torch.mm(slope.t(), x, out=layer.weight_grad)
-            torch.sum(slope, 0, out=layer.bias_grad)
+        for i in reversed(range(len(self.layers))):
+            self.set_gradient(i, slope)
             if i:
-                slope = torch.mm(slope, layer.weight.t()).mul_(x.gt_(0))
+                slope = self.slope_below(i, slope)
+
+    def set_gradient(self, i: int, slope: Tensor) -> None:
+        """Of layer ``i`` for the slope [B, K] at its outputs."""
+        _, _, weight_grad, bias_grad = self.layers[i]
+        assert weight_grad is not None and bias_grad is not None
+        torch.mm(self.inputs[i].t(), slope, out=weight_grad)
+        torch.sum(slope, 0, out=bias_grad)
+
+    def slope_below(self, i: int, slope: Tensor, out: Tensor | None = None) -> Tensor:
+        """At the outputs of layer ``i - 1``, for the slope [B, K] at those of layer ``i``."""
+        slope = torch.mm(slope, self.layers[i].weight.t(), out=out)
+        return slope_of_relu(slope, self.inputs[i], 0, grad_input=slope)
 
     def slope_at_inputs(self, slope: Tensor) -> Tensor:
         """The slope of the loss at the last inputs [B, I]."""
-        for i, layer in reversed(list(enumerate(self.layers))):
-            slope = torch.mm(slope, layer.weight.t())
-            if i:
-                slope *= self.inputs[i].gt_(0)
-        return slope
+        for i in reversed(range(1, len(self.layers))):
+            slope = self.slope_below(i, slope)
+        return torch.mm(slope, self.layers[0].weight.t())
 
 
-def linear_net(sizes: list[tuple[int, int]], flat: Tensor, grad: Tensor | None) -> Network:
+slope_of_relu = torch.ops.aten.threshold_backward.grad_input
+
+
+def linear_layers(sizes: list[tuple[int, int]], flat: Tensor, grad: Tensor) -> list[Layer]:
     """A stack of ``nn.Linear``, whose weights lie as [K, I]."""
     layers, start = [], 0
     for i, k in sizes:
-        views = [x[start : start + i * k].view(k, i) if x is not None else None for x in (flat, grad)]
+        weight, weight_grad = (x[start : start + i * k].view(k, i).t() for x in (flat, grad))
         start += i * k
-        biases = [x[start : start + k] if x is not None else None for x in (flat, grad)]
+        bias, bias_grad = (x[start : start + k] for x in (flat, grad))
         start += k
-        layers.append(Layer(views[0].t(), biases[0], views[1], biases[1]))  # type: ignore[union-attr, arg-type]
-    return Network(layers)
+        layers.append(Layer(weight, bias, weight_grad, bias_grad))
+    return layers
 
 
-def member_net(member: int, sizes: list[tuple[int, int]], flat: Tensor, grad: Tensor | None) -> Network:
+def member_layers(member: int, sizes: list[tuple[int, int]], flat: Tensor, grad: Tensor | None) -> list[Layer]:
     """One of the two members of a stack of ``EnsembleLinear``, whose weights lie as [E, I, K]."""
     layers, start = [], 0
     for i, k in sizes:
@@ -148,7 +164,7 @@ def member_net(member: int, sizes: list[tuple[int, int]], flat: Tensor, grad: Te
         biases = [x[start : start + 2 * k].view(2, k)[member] if x is not None else None for x in (flat, grad)]
         start += 2 * k
         layers.append(Layer(views[0], biases[0], views[1], biases[1]))  # type: ignore[arg-type]
-    return Network(layers)
+    return layers
 
 
 class Drawn(NamedTuple):
@@ -163,11 +179,17 @@ class Drawn(NamedTuple):
 class Side:
     """The networks of one lane over the memory of both."""
 
-    def __init__(self, member: int, sizes: Sizes, shared: dict[str, Tensor], policy_grad: Tensor | None = None):
+    def __init__(self, member: int, sizes: Sizes, shared: dict[str, Tensor]):
         self.shared, self.obs_dim = shared, sizes.obs
-        self.policy = linear_net(sizes.policy(), shared["policy"], policy_grad)
-        self.critic = member_net(member, sizes.critic(), shared["critic"], shared["critic_grad"])
-        self.target = member_net(member, sizes.critic(), shared["target"], None)
+        policy = linear_layers(sizes.policy(), shared["policy"], shared["policy_grad"])
+        later = range(1, len(policy))
+        self.learning_policy = Network(policy, [shared[f"policy_input{i}"] for i in later])
+        """As lane 0 asks it about the states themselves; both see what went into its layers, but the first."""
+        self.policy_slopes = [shared[f"policy_slope{i}"] for i in later]
+        """Of the loss at what came out of these layers."""
+        self.policy = Network(policy) if member else self.learning_policy
+        self.critic = Network(member_layers(member, sizes.critic(), shared["critic"], shared["critic_grad"]))
+        self.target = Network(member_layers(member, sizes.critic(), shared["target"], None))
 
     def draw(self, obs: Tensor, noise: Tensor) -> Drawn:
         mean, raw = self.policy.forward(obs).chunk(2, -1)
@@ -219,9 +241,13 @@ class Side:
         first, second = self.shared["first_q"], self.shared["second_q"]
         self.shared["slope"].copy_(self.climb(second, *least_of(first, second)))
 
+    def learn_policy(self) -> None:
+        for i, slope in enumerate(self.policy_slopes, 1):
+            self.learning_policy.set_gradient(i, slope)
 
-TASKS = (Side.look_ahead, Side.tell_values, Side.learn_told, Side.tell_new_value, Side.tell_slope)
-LOOK_AHEAD, VALUES, LEARN, NEW_VALUE, SLOPE = range(len(TASKS))
+
+TASKS = (Side.look_ahead, Side.tell_values, Side.learn_told, Side.tell_new_value, Side.tell_slope, Side.learn_policy)
+LOOK_AHEAD, VALUES, LEARN, NEW_VALUE, SLOPE, LEARN_POLICY = range(len(TASKS))
 BEFORE = {LEARN: VALUES, SLOPE: NEW_VALUE}
 """Tasks that go on from what another left in the memory of its process."""
 
@@ -260,9 +286,7 @@ class Lanes:
         agent.actor_step.flat = flatten_(agent.actor_step.params, self.shared["policy"])
         agent.critic_step.flat = flatten_(agent.critic_step.params, self.shared["critic"])
         agent.target.flat = flatten_(agent.critic_target.parameters(), self.shared["target"])
-        self.policy_grad = torch.zeros_like(self.shared["policy"])
-        self.mine = Side(0, self.sizes, self.shared, self.policy_grad)
-        self.other = Side(1, self.sizes, self.shared)
+        self.mine, self.other = (Side(member, self.sizes, self.shared) for member in range(2))
         self.helper: Help | None = None
         """Who may help from now on."""
         self.helped = False
@@ -295,12 +319,13 @@ class Lanes:
 
     def step(self, agent: AgentSAC, b: Transition) -> Metrics:
         s, norm = self.shared, agent.policy.norm
-        for name, value in (("obs", norm(b.obs)), ("next_obs", norm(b.next_obs)), ("action", b.action)):
-            s[name].copy_(value)
+        s["next_obs"].copy_(norm(b.next_obs))
         s["next_noise"].copy_(agent.normal_like_action(b))
+        self.begin(LOOK_AHEAD)
+        s["obs"].copy_(norm(b.obs))
+        s["action"].copy_(b.action)
         noise = agent.normal_like_action(b)
         alpha = agent.log_alpha.detach().exp()
-        self.begin(LOOK_AHEAD)
         drawn = self.mine.draw(s["obs"], noise)
         s["new_action"].copy_(drawn.action)
         self.finish(LOOK_AHEAD)
@@ -328,7 +353,7 @@ class Lanes:
         slope += s["slope"]
         self.policy_slope(slope, drawn, noise, alpha / len(noise))
         metrics["loss/actor"] = (alpha * drawn.logp - least).mean()
-        metrics["actor/grad_norm"] = agent.actor_step.follow(self.policy_grad)
+        metrics["actor/grad_norm"] = agent.actor_step.follow(s["policy_grad"])
         metrics["policy/entropy"] = -drawn.logp.mean()
         return metrics
 
@@ -339,7 +364,15 @@ class Lanes:
         at_log_std = at_x * drawn.std * noise - weight
         lowest, highest = SquashedPolicy.LOG_STD_MIN, SquashedPolicy.LOG_STD_MAX
         at_log_std *= (drawn.raw_log_std >= lowest) & (drawn.raw_log_std <= highest)
-        self.mine.policy.backward(torch.cat([at_x, at_log_std], -1))
+        net, slopes = self.mine.learning_policy, self.mine.policy_slopes
+        slope = torch.cat([at_x, at_log_std], -1, out=slopes[-1] if slopes else None)
+        for i in reversed(range(2, len(net.layers))):
+            slope = net.slope_below(i, slope, out=slopes[i - 2])
+        self.begin(LEARN_POLICY)
+        if slopes:
+            slope = net.slope_below(1, slope)
+        net.set_gradient(0, slope)
+        self.finish(LEARN_POLICY)
 
     def begin(self, task: int) -> None:
         if self.helped:

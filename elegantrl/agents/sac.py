@@ -77,8 +77,8 @@ class AgentSAC(AgentActorCritic):
         return metrics | self.update_temperature(metrics["policy/entropy"])
 
     def update_temperature(self, entropy: Tensor) -> Metrics:
-        # Too little entropy makes the bracket negative, so the temperature rises.
-        self.alpha_step(self.log_alpha * (entropy - self.target_entropy))
+        # The slope of log_alpha * (entropy - target): too little entropy makes it negative, so the temperature rises.
+        self.alpha_step.follow((entropy - self.target_entropy).view(1))
         return {"policy/alpha": self.log_alpha.detach().exp()}
 
     def actor_q(self, q_EB: Tensor) -> Tensor:

@@ -144,11 +144,8 @@ class PrioritizedReplay(ReplayBuffer):
 
     def sample(self, batch_size: int, gamma: Tensor, n_step: int, generator: Generator) -> Transition:
         """A minibatch of n-step transitions with importance weights (N P(i)) ** -beta, the largest of them 1."""
-        num_envs = self.reward.shape[1]
         index_B = self.tree.sample(batch_size, generator)
-        oldest = (self.head - self.filled) % self.num_rows
-        age_B = (index_B // num_envs - oldest) % self.num_rows
-        batch = self.gather(age_B, index_B % num_envs, gamma, n_step)
+        batch = self.gather((index_B - self.oldest_place()) % self.reward.numel(), gamma, n_step)
         priority_B = self.tree.leaves.index_select(0, index_B)
         # N and sum(p) are the same in all weights: division by the largest weight takes them out.
         share_B, least = priority_B, priority_B.amin()

@@ -71,36 +71,43 @@ class ReplayBuffer:
 
     def sample(self, batch_size: int, gamma: Tensor, n_step: int, generator: Generator) -> Transition:
         """A uniform minibatch of n-step transitions."""
-        num_envs = self.reward.shape[1]
-        flat_B = torch.randint(len(self), (batch_size,), device=self.reward.device, generator=generator)
-        return self.gather(flat_B // num_envs, flat_B % num_envs, gamma, n_step)
+        index_B = torch.randint(len(self), (batch_size,), device=self.reward.device, generator=generator)
+        return self.gather(index_B, gamma, n_step)
 
-    def gather(self, age_B: Tensor, lane_B: Tensor, gamma: Tensor, n_step: int) -> Transition:
-        """Transitions that start at the given ages (0 = oldest row held) and lanes.
+    def gather(self, index_B: Tensor, gamma: Tensor, n_step: int) -> Transition:
+        """Transitions that start at ``age * N + lane``, age 0 being the oldest row held.
 
         A return ends early at an episode's end and at the newest row; both bootstrap from the true successor with
         the discount of the steps really taken.
         """
-        num_envs = self.reward.shape[1]
-        oldest = (self.head - self.filled) % self.num_rows
-        start_B = (age_B + oldest) % self.num_rows * num_envs + lane_B
-        flat = {name: getattr(self, name).flatten(0, 1) for name in FIELDS}
-        last_B, reward_B = start_B, flat["reward"][start_B]
-        discount_B = torch.ones_like(reward_B) * gamma
+        num_places, num_envs = self.reward.numel(), self.reward.shape[1]
+
+        def pick(ring: Tensor, place_B: Tensor) -> Tensor:
+            return ring.flatten(0, 1).index_select(0, place_B)  # half the time of indexing with []
+
+        index_B = index_B + self.oldest_place()
+        last_B = start_B = index_B % num_places
+        reward_B = pick(self.reward, start_B)
+        discount_B = gamma  # one number until episodes end
         for k in range(1, n_step):
-            ended_B = flat["terminated"][last_B] | flat["truncated"][last_B] | (age_B + k >= self.filled)
-            next_B = torch.where(ended_B, last_B, (age_B + k + oldest) % self.num_rows * num_envs + lane_B)
+            is_newest_B = index_B + k * num_envs >= self.oldest_place() + len(self)
+            ended_B = pick(self.terminated, last_B) | pick(self.truncated, last_B) | is_newest_B
+            next_B = torch.where(ended_B, last_B, (index_B + k * num_envs) % num_places)
             # Once ended, last_B stays, so every later k sees the same flags and adds nothing.
-            reward_B = torch.where(ended_B, reward_B, reward_B + discount_B * flat["reward"][next_B])
+            reward_B = torch.where(ended_B, reward_B, reward_B + discount_B * pick(self.reward, next_B))
             discount_B = torch.where(ended_B, discount_B, discount_B * gamma)
             last_B = next_B
         return Transition(
-            obs=flat["obs"][start_B],
-            action=flat["action"][start_B],
+            obs=pick(self.obs, start_B),
+            action=pick(self.action, start_B),
             reward=reward_B,
-            discount=discount_B * ~flat["terminated"][last_B],
-            next_obs=flat["next_obs"][last_B],
+            discount=discount_B * ~pick(self.terminated, last_B),
+            next_obs=pick(self.next_obs, last_B),
         )
+
+    def oldest_place(self) -> int:
+        """Where the oldest row begins, counting single transitions."""
+        return (self.head - self.filled) % self.num_rows * self.reward.shape[1]
 
     def truncate_newest(self, lanes: Tensor) -> None:
         """Mark the newest row of the given lanes [N] as cut, so that no return runs on into what comes next."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -118,9 +118,14 @@ class Policy(nn.Module, ABC):
         """Everything that travels, in a fixed order."""
         return [*self.parameters(), *self.buffers()]
 
-    @torch.no_grad()
     def to_flat(self) -> Tensor:
-        return torch.cat([t.reshape(-1) for t in self.tensors()])
+        return joined(self.tensors())
+
+
+@torch.no_grad()
+def joined(tensors: Iterable[Tensor]) -> Tensor:
+    """One flat copy of them all."""
+    return torch.cat([t.reshape(-1) for t in tensors])
 
 
 class FlatPolicy:

@@ -18,6 +18,7 @@ import torch
 from ..agents.lanes import CONTROL_BYTES, TASKS, Side, Sizes
 from ..errors import ConfigError
 from ..execute.child import die_with_parent, leave_signals_to_parent
+from .process import settle
 
 SPIN_SECONDS, NAP_SECONDS = 0.01, 0.02
 """How long a helper looks out for work before it sleeps, and how long it sleeps if nobody rings."""
@@ -78,7 +79,7 @@ class Helper:
 def run_helper(sizes: Sizes, memory: Connection, alive: Connection, bell: Connection) -> None:
     die_with_parent(alive)
     leave_signals_to_parent()
-    torch.set_num_threads(1)
+    settle(1)
     mapped = mmap.mmap(memory.fileno(), sizes.num_bytes())
     control = memoryview(mapped)[:CONTROL_BYTES].cast("q")
     side = Side(1, sizes, sizes.place(mapped))

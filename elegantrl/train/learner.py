@@ -21,7 +21,7 @@ from ..data.replay import ReplayBuffer
 from ..data.rollout import join_fragments
 from ..data.trajectories import TrajectoryStore
 from ..errors import RoleError
-from ..nets.policies import PolicySpec
+from ..nets.policies import PolicySpec, joined
 from ..registry import build_agent, find_agent
 from ..rng import torch_stream
 from ..types import EnvSpec, Fragment, Metrics, Rollout, State, Weights
@@ -69,6 +69,7 @@ class Learner:
             self.averaging = Ranks(rank, num_learners)
             self.agent.average_with(self.averaging, seed)
         self.config, self.device = config, device
+        self.policy_tensors = self.agent.policy.tensors()  # to look for them takes as long as to copy them
         self.env_steps = 0
         self.version = 0
         self.replay: ReplayBuffer | None = None
@@ -109,7 +110,7 @@ class Learner:
 
     def weights(self) -> Weights:
         """The policy as it is now, as a copy that later updates do not touch."""
-        return Weights(self.version, self.agent.policy.to_flat())
+        return Weights(self.version, joined(self.policy_tensors))
 
     def update(self, fragments: Sequence[Fragment]) -> Metrics:
         """Learn from new fragments; metrics are empty while a replay buffer is still warming up."""

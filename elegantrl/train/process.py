@@ -85,17 +85,37 @@ def resize_on_signals(request: Callable[[int], None]) -> Iterator[None]:
 T = TypeVar("T")
 
 
-def settle_and(build: Callable[[], T], num_threads: int) -> T:
-    """Build a role in a process that is made ready for it."""
+def settle(num_threads: int) -> None:
+    """Make a process ready for a role."""
     torch.set_num_threads(num_threads)
+    torch.set_flush_denormal(True)
     one_numpy_thread()
     keep_freed_memory()
+
+
+def settle_and(build: Callable[[], T], num_threads: int) -> T:
+    settle(num_threads)
     return build()
 
 
 def one_numpy_thread() -> threadpool_limits:
     """Let NumPy multiply in the calling thread: products here are small. As a context it ends with that."""
     return threadpool_limits(1, user_api="blas")
+
+
+@contextlib.contextmanager
+def tiny_numbers_are_zero() -> Iterator[None]:
+    """Round what is too small for a normal float to zero in this thread, as ``settle`` does for good.
+
+    Adam's averages for the weights of a silent unit sink that low, change nothing, and cost a processor many times the
+    time of a normal number: two thirds of SAC's Adam on HalfCheetah-v5.
+    """
+    was_so = bool(torch.tensor(1e-40) * 1 == 0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(was_so)
 
 
 def keep_freed_memory() -> None:

@@ -35,7 +35,15 @@ from .layout import is_helped
 from .learner import Learner
 from .learners import Learners
 from .metrics import RunLog
-from .process import keep_freed_memory, one_numpy_thread, pick_device, resize_on_signals, settle_and, stop_on_signals
+from .process import (
+    keep_freed_memory,
+    one_numpy_thread,
+    pick_device,
+    resize_on_signals,
+    settle_and,
+    stop_on_signals,
+    tiny_numbers_are_zero,
+)
 from .progress import Display
 from .resolve import env_name, resolve_config, split_overrides
 from .store import Commit, Store
@@ -118,6 +126,7 @@ def run_training(
     keep_freed_memory()
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(one_numpy_thread())
+        cleanup.enter_context(tiny_numbers_are_zero())
         # Everything that may be refused is built before the first byte is written.
         crew = gather_crew(config, source, device, display, cleanup)
         spec = crew.env_spec

@@ -5,6 +5,7 @@ Axes: T rollout steps, N lanes, K finished episodes.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -176,7 +177,7 @@ class Worker:
 def find_nonfinite(rollout: Rollout) -> Fault | None:
     """The first NaN or infinity among observations and rewards."""
     # A sum is finite only if all its terms are: three reductions and one host read per fragment.
-    if bool((rollout.obs.sum() + rollout.next_obs.sum() + rollout.reward.sum()).isfinite()):
+    if math.isfinite(rollout.obs.sum() + rollout.next_obs.sum() + rollout.reward.sum()):
         return None
     bad = (~finite_steps(rollout)).nonzero()
     if not len(bad):

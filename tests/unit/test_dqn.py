@@ -169,7 +169,7 @@ def test_n_step_target(make_spec: MakeSpec) -> None:
     with torch.no_grad():  # Q_target(s, 0) = s, and s = 4 is three steps ahead of s = 1
         agent.policy_target.net[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
         agent.policy_target.net[0].bias.zero_()
-    batch = replay.gather(torch.tensor([1]), torch.tensor([0]), torch.tensor(0.5), 3)
+    batch = replay.gather(torch.tensor([1]), torch.tensor(0.5), 3)
     target = 2 + 0.5 * 4 + 0.25 * 8 + 0.125 * 4
     assert agent.loss(batch)[0].item() == pytest.approx(target - 0.5)
 

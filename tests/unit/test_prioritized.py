@@ -339,7 +339,7 @@ def test_n_step_returns_equal_those_of_the_base_class() -> None:
     buffer.truncate_newest(torch.tensor([True, False]))
     batch, index = draw(buffer, 50, n_step=3)
     age = batch.obs[:, 0].long() % 1000 - 3  # the oldest of the six rows held is that of time 3
-    base = buffer.gather(age, index % 2, HALF, 3)
+    base = buffer.gather(2 * age + index % 2, HALF, 3)
     assert all(torch.equal(a, b) for a, b in zip(batch[:5], base[:5], strict=True))
 
 

@@ -57,9 +57,7 @@ def ring(capacity: int, lanes: int) -> ReplayBuffer:
 
 def everything(buffer: ReplayBuffer, n_step: int = 1) -> list[tuple[float, float, float, float]]:
     """(obs, reward, discount, next_obs) of every start, oldest first, lane by lane within a row."""
-    lanes = buffer.reward.shape[1]
-    index = torch.arange(len(buffer))
-    batch = buffer.gather(index // lanes, index % lanes, HALF, n_step)
+    batch = buffer.gather(torch.arange(len(buffer)), HALF, n_step)
     assert torch.equal(batch.action, batch.obs[:, 0].long())
     columns = (batch.obs[:, 0], batch.reward, batch.discount, batch.next_obs[:, 0])
     return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -175,7 +173,7 @@ def test_more_than_255_choices(make_spec: MakeSpec) -> None:
     zeros, none = torch.zeros(size, 1), torch.zeros(size, 1, dtype=torch.bool)
     obs = zeros.unsqueeze(-1)
     buffer.add(Rollout(obs, action, zeros, none, none, obs, zeros))
-    batch = buffer.gather(torch.arange(size), torch.zeros(size, dtype=torch.int64), HALF, 1)
+    batch = buffer.gather(torch.arange(size), HALF, 1)
     assert torch.equal(batch.action, action[:, 0])
 
 
@@ -277,4 +275,4 @@ def test_gather_takes_gamma_from_another_device() -> None:
     buffer = ReplayBuffer(8, EnvSpec("Made", (1,), ActionSpec("discrete", 5), 1), meta)
     buffer.filled = 4
     index = torch.zeros(2, dtype=torch.int64, device=meta)
-    assert buffer.gather(index, index, torch.tensor(0.9), 3).discount.device == meta
+    assert buffer.gather(index, torch.tensor(0.9), 3).discount.device == meta
