@@ -75,15 +75,16 @@ SAC_SHAPE: dict[str, Any] = {
 
 
 def pipeline() -> list[Measurement]:
-    """SAC, one update per step, where a step costs as much as an update: pipeline against one process."""
+    """SAC, one update per step, where a step costs as much as an update: the pipeline picked for it against one
+    process."""
     updates = speed("sac", partial(Costly, 0.0), 8.0, **SAC_SHAPE)
     measurements = []
     for is_busy, name, bar in ((False, "asleep", ">= 1.8"), (True, "busy", "-")):
         env = partial(Costly, 1.0 / updates, is_busy)
         inline = partial(speed, "sac", env, 10.0, **SAC_SHAPE)
-        ahead = partial(inline, executor="process", max_lag=1)
-        ours, reference = alternate(ahead, inline, repeats=5)
-        what = f"SAC pipeline, a step as long as an update, {name}"
+        picked = pick_layout(resolve_config("sac", "Costly", {"env": {"num_envs": 1}})[0], env).execute
+        ours, reference = alternate(partial(inline, **picked), inline, repeats=5)
+        what = f"SAC pipeline (lag {picked['max_lag']}), a step as long as an update, {name}"
         measurements.append(Measurement(what, "steps/s", ours, reference, "one process", bar))
     return measurements
 

@@ -25,8 +25,8 @@ Members = slice | Tensor
 ALL = slice(None)
 NARROW, MANY_ROWS = 16, 1024
 """For so many rows other ways are faster on a CPU: with few outputs the product the other way round, by three times."""
-MAX_NUMPY_WEIGHTS, MAX_NUMPY_ROWS = 2**14, 256
-"""Weights of a layer and rows up to which NumPy is faster than torch."""
+MAX_NUMPY_WEIGHTS, MAX_NUMPY_ROWS, FEW_ROWS = 2**14, 256, 2
+"""Weights of a layer and rows up to which NumPy is faster than torch, and rows for which it is whatever the layer."""
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),  # a linear layer does not need its output again: half the memory traffic
     "tanh": nn.Tanh,
@@ -121,7 +121,7 @@ class Stack(nn.Sequential):
         steps: list[Callable[[Array], Array]] = []
         for layer in self:
             if isinstance(layer, nn.Linear) and layer.weight.device.type == "cpu":
-                if layer.weight.numel() > MAX_NUMPY_WEIGHTS or num_rows > MAX_NUMPY_ROWS:
+                if num_rows > (MAX_NUMPY_ROWS if layer.weight.numel() <= MAX_NUMPY_WEIGHTS else FEW_ROWS):
                     return None
                 steps.append(partial(_linear_in_numpy, layer.bias.detach().numpy(), layer.weight.detach().numpy().T))
             elif type(layer) in IN_NUMPY:

@@ -281,6 +281,7 @@ class WarmUpPolicy(Policy):
 class SquashedPolicy(WarmUpPolicy):
     """tanh of a normal whose mean and standard deviation depend on the observation (soft actor-critic)."""
 
+    chooses_in_numpy = True
     LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
     EDGE = 1 - 1e-4
     """Stored actions are taken to lie within this: tanh has no inverse at 1."""
@@ -316,9 +317,12 @@ class SquashedPolicy(WarmUpPolicy):
         mean, _ = self.output(obs).chunk(2, -1)
         return mean.tanh()
 
-    def choose(self, out: Tensor, draw: Draw) -> Tensor:
+    def choose(self, out: Any, draw: Draw) -> Any:
         normal, coin, uniform = draw
-        mean, log_std = out.chunk(2, -1)
+        mean, log_std = out[:, : self.action_dim], out[:, self.action_dim :]
+        if isinstance(out, np.ndarray):
+            std = np.exp(np.minimum(np.maximum(log_std, self.LOG_STD_MIN), self.LOG_STD_MAX))
+            return np.where(coin, uniform, np.tanh(mean + std * normal))
         action = (mean + log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX).exp() * normal).tanh()
         return torch.where(coin, uniform, action)
 

@@ -26,6 +26,8 @@ COSTLY_FRAGMENT_SECONDS = 20e-3
 """From here on a fragment is worth a process that settings have a group of environments for."""
 PROBE_STEPS, PROBE_SECONDS = 50, 0.3
 MAX_WORKERS = 64
+REPLAY_LAG = 2
+"""Updates that workers may be behind: with one, whoever is late for once holds up the other."""
 WIDE_PRODUCT = 256**3
 """Multiplications in a layer for a batch, from where on a second core is worth its memory."""
 
@@ -78,7 +80,7 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         return Layout({"executor": "inline"}, f"{took}, but there is nothing to do at the same time")
     layout = {"executor": "process", "num_workers": workers}
     if learns_from_replay:  # old data is what it learns from anyway
-        return Layout(layout | {"max_lag": 1}, f"{took}, so the next are taken while the agent learns")
+        return Layout(layout | {"max_lag": REPLAY_LAG}, f"{took}, so the next are taken while the agent learns")
     return Layout(layout, took)
 
 

@@ -59,9 +59,9 @@ def test_cheap_and_batched_environments_stay_here() -> None:
         ("ppo", False, 8, 2, {"executor": "process", "num_workers": 8}),  # sleepers need no core
         ("ppo", True, 1, 2, {"executor": "inline"}),
         ("ppo", True, 8, 1, {"executor": "inline"}),
-        ("sac", True, 1, 2, {"executor": "process", "num_workers": 1, "max_lag": 1}),
+        ("sac", True, 1, 2, {"executor": "process", "num_workers": 1, "max_lag": 2}),
         ("sac", True, 1, 1, {"executor": "inline"}),
-        ("sac", False, 1, 1, {"executor": "process", "num_workers": 1, "max_lag": 1}),
+        ("sac", False, 1, 1, {"executor": "process", "num_workers": 1, "max_lag": 2}),
     ],
 )
 def test_costly_environments_get_processes(

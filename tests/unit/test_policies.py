@@ -242,7 +242,7 @@ def test_a_copy_for_few_lanes_explores_like_the_policy_itself(kind: str, activat
     sizes = {"obs_dim": 4, "action_dim": 2, "hidden": (64, 64), "activation": activation, "normalize_obs": True}
     spec = PolicySpec(kind, sizes | ({"dueling": True} if kind == "q" else {}))
     copy = FlatPolicy(spec, torch.device("cpu"), lanes=8)
-    in_numpy = kind in ("categorical", "gaussian", "q") and activation != "silu"
+    in_numpy = kind in ("categorical", "gaussian", "squashed", "q") and activation != "silu"
     assert (copy.output is not None) == in_numpy
     for seed in range(2):
         policy = spec.build().requires_grad_(False)
@@ -260,7 +260,8 @@ def test_numpy_is_for_small_layers_and_few_lanes() -> None:
     assert FlatPolicy(spec, torch.device("cpu"), lanes=256).output is not None
     assert FlatPolicy(spec, torch.device("cpu"), lanes=257).output is None
     wider = PolicySpec("gaussian", {"obs_dim": 4, "action_dim": 2, "hidden": (129, 128)})
-    assert FlatPolicy(wider, torch.device("cpu"), lanes=1).output is None
+    assert FlatPolicy(wider, torch.device("cpu"), lanes=2).output is not None
+    assert FlatPolicy(wider, torch.device("cpu"), lanes=3).output is None
 
 
 @pytest.mark.parametrize("kind", ["categorical", "deterministic"])
