@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from ..types import EnvSpec, Metrics, State
 from .averaging import Ranks, Solo
 from .h_term import HTerm, HTermConfig
 from .optim import GradStep
+
+if TYPE_CHECKING:
+    from .lanes import Lanes
 
 Schedule = Literal["constant", "linear"]
 
@@ -85,6 +88,8 @@ class Agent(nn.Module, ABC):
     """Who else learns from parts of the same batches."""
     h_term: HTerm | None
     """The Hamiltonian term of the policy's loss, where it is switched on."""
+    lanes: Lanes | None = None
+    """How updates are done in two parts, one of which a helper may do, where the agent knows how."""
 
     def __init__(self, spec: EnvSpec, config: AgentConfig, device: torch.device, seed: int):
         super().__init__()

@@ -133,10 +133,13 @@ class AgentActorCritic(Agent):
         metrics["critic/grad_norm"] = self.critic_step(loss)
         if self.actor_is_due(metrics):
             metrics |= self.update_actor(batch)
+        self.end_update()
+        return metrics
+
+    def end_update(self) -> None:
         self.num_updates += 1
         if self.num_updates % self.config.target_interval == 0:
             self.target.track(self.hypers.tau)
-        return metrics
 
     def actor_is_due(self, metrics: Metrics) -> bool:
         """Whether this update moves the actor too."""

@@ -38,16 +38,13 @@ class AgentSAC(AgentActorCritic):
         self.target_entropy = config.target_entropy_per_dim * spec.action_dim
         by_hand = type(self) is AgentSAC and device.type == "cpu" and suits(config)
         self.lanes = Lanes(self, spec.obs_dim) if by_hand else None
-        """How updates are done where autograd is not needed."""
 
     def update(self, batch: Transition) -> Metrics:
         if self.lanes is None or not may_go_on(self, batch):
             return super().update(batch)
         metrics = self.lanes.update(self, batch)
         metrics |= self.update_temperature(metrics["policy/entropy"])
-        self.num_updates += 1
-        if self.num_updates % self.config.target_interval == 0:
-            self.target.track(self.hypers.tau)
+        self.end_update()
         return metrics
 
     def make_policy(self, spec: EnvSpec, device: torch.device) -> SquashedPolicy:

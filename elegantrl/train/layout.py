@@ -7,7 +7,7 @@ import os
 import platform
 import resource
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -71,7 +71,7 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         if workers > 1 and isinstance(config.agent, OnPolicyConfig) and fragment >= COSTLY_FRAGMENT_SECONDS:
             why = f"{took}, so its {config.num_groups} groups of environments share the cores"
             return Layout({"executor": "process", "num_workers": workers}, why)
-        if cores > 1 and can_be_helped(config) and widest_product(config.agent) >= WIDE_PRODUCT:
+        if cores > 1 and can_be_helped(config) and is_wide(cast(SACConfig, config.agent)):
             return Layout({"executor": "inline"}, f"{took}, so another core may help the agent to learn", 2)
         return Layout({"executor": "inline"}, took)
     workers = share(config.env.num_envs, MAX_WORKERS if cost.waits else cores)
@@ -98,9 +98,9 @@ def is_helped(config: RunConfig) -> bool:
     return config.train.num_threads > 1 and can_be_helped(config)
 
 
-def widest_product(agent: Any) -> int:
-    """Multiplications in the largest layer of one network for one batch."""
-    return int(agent.batch_size * max(map(operator.mul, agent.hidden, agent.hidden[1:]), default=0))
+def is_wide(agent: SACConfig) -> bool:
+    """Whether the largest layer of a network takes many multiplications for one batch."""
+    return agent.batch_size * max(map(operator.mul, agent.hidden, agent.hidden[1:]), default=0) >= WIDE_PRODUCT
 
 
 def step_cost(env: VecEnv) -> Cost:

@@ -15,7 +15,6 @@ from ..agents.averaging import Ranks, Solo, share_of
 from ..agents.base import Agent, AgentConfig
 from ..agents.h_term import HTermConfig
 from ..agents.off_policy import TD_ERROR, ReplayConfig
-from ..agents.sac import AgentSAC
 from ..data.prioritized import PrioritizedReplay
 from ..data.replay import ReplayBuffer
 from ..data.rollout import join_fragments
@@ -83,8 +82,7 @@ class Learner:
             self.trajectories = TrajectoryStore(cast(HTermConfig, config).h_store, spec, device)
         self.agent.schedule(0)
         self.helper: Helper | None = None
-        if helped and isinstance(self.agent, AgentSAC) and self.agent.lanes is not None:
-            lanes = self.agent.lanes
+        if helped and (lanes := self.agent.lanes) is not None:
             lanes.helper = self.helper = Helper(lanes.sizes, lanes.fd, lanes.control)
 
     def join(self, path: str) -> None:
