@@ -71,7 +71,7 @@ def answer(channel: Channel, call: Parcel, role: Any) -> Any:
     try:
         method, args, refs = channel.unpack(call)
         for position, ref in refs:
-            args[position] = channel.unpack(ref)
+            args[position] = channel.unpack(Parcel(*ref))
         if method == BUILD:
             role, value = args[0](), None
         else:

@@ -56,8 +56,10 @@ class ProcessFuture(Future):
         return self.ended
 
     def result(self) -> Any:
-        if not self.done():
-            wait_for([self], None)
+        if not self.ended:
+            self.handle.listen(self)
+            if not self.ended:
+                wait_for([self], None)
         if self._error is not None:
             raise self._error
         return self._value

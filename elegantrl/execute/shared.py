@@ -166,6 +166,7 @@ class Block:
 class Lease(np.ndarray):
     """The data of a block for one reader; the block is given back when the last array in it is gone."""
 
+    __slots__ = ("reader", "returned")
     returned: memoryview
     reader: int
 
@@ -297,11 +298,11 @@ class Channel:
 
     def unpack(self, parcel: Parcel) -> Any:
         """The value of what ``recv`` brought; its big tensors lie in the sender's block."""
-        body, number, start, size = parcel
+        body: bytes | memoryview = parcel.body
         aside: Iterable[Any] = ()
-        if number != NO_BLOCK:
-            block = self.inbox[number]
-            body = block.data[start : start + size].tobytes()
+        if parcel.block != NO_BLOCK:
+            block = self.inbox[parcel.block]
+            body = block.data[parcel.start : parcel.start + parcel.size]
             aside = repeat(block.lease(self.reader))  # what was set aside is in the same lease, at known places
         unpickler = pickle.Unpickler(io.BytesIO(body), buffers=aside)
         unpickler.persistent_load = BY_NUMBER.__getitem__  # type: ignore[method-assign]
