@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..envs.vec_env import VecEnv
+from ..errors import NonFinite
 from ..nets.policies import FlatPolicy, PolicySpec
 from ..types import Weights
 
@@ -70,7 +71,10 @@ class Evaluator:
             total += step.reward * running
             running &= ~(step.terminated | step.truncated)
             obs = step.obs
-        return Score(tuple(total.tolist()))
+        returns = tuple(total.tolist())
+        if not all(map(math.isfinite, returns)):
+            raise NonFinite(f"{self.env.spec.name} gave a non-finite reward during evaluation; fix the environment")
+        return Score(returns)
 
     def close(self) -> None:
         self.env.close()

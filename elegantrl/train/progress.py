@@ -92,6 +92,8 @@ class Evaluation:
     weights: Weights
     returns: tuple[float, ...] = ()
     looks: int = 0
+    failures: int = 0
+    """Looks that came to nothing because an environment failed."""
 
     @property
     def score(self) -> Score:
@@ -104,12 +106,13 @@ class Evaluation:
             "flat": self.weights.flat,
             "returns": list(self.returns),
             "looks": self.looks,
+            "failures": self.failures,
         }
 
     @classmethod
     def from_state(cls, state: State) -> Evaluation:
         weights = Weights(state["version"], state["flat"])
-        return cls(state["env_steps"], weights, tuple(state["returns"]), state["looks"])
+        return cls(state["env_steps"], weights, tuple(state["returns"]), state["looks"], state["failures"])
 
 
 class Shares:

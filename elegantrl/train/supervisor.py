@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from ..config import RunConfig
-from ..errors import CheckpointError, ElegantRLError, NonFinite, RoleDied, RoleError, RoleTimedOut, StorageError
+from ..errors import (
+    BudgetSpent,
+    CheckpointError,
+    ElegantRLError,
+    NonFinite,
+    RoleDied,
+    RoleError,
+    RoleTimedOut,
+    SpecError,
+    StorageError,
+)
 from ..execute.base import Future, where_raised
 from ..rng import derive_seed
 from ..types import Fragment, Metrics, State, Weights
@@ -217,13 +227,20 @@ class Supervisor:
         self.look_at(self.evaluation)
 
     def look_at(self, evaluation: Evaluation) -> None:
-        seed = derive_seed(self.config.train.seed, "eval", evaluation.env_steps, evaluation.looks)
+        look = (evaluation.env_steps, evaluation.looks, *[evaluation.failures] * (evaluation.failures > 0))
+        seed = derive_seed(self.config.train.seed, "eval", *look)
         self.crew.ask_for_score(evaluation.weights, seed)
 
     def hear_evaluation(self, wait: bool) -> None:
         """Take in what the evaluator has to say by now, or all it will say."""
         while (evaluation := self.evaluation) is not None:
-            score = self.crew.score(self.outcome, wait)
+            try:
+                score = self.crew.score(self.outcome, wait)
+            except BudgetSpent:
+                raise
+            except (RoleError, SpecError) as error:
+                self.judge_anew(evaluation, error)
+                continue
             if score is None:
                 return
             evaluation.returns += score.returns
@@ -233,6 +250,17 @@ class Supervisor:
             else:
                 self.evaluation = None
                 self.conclude(evaluation)
+
+    def judge_anew(self, evaluation: Evaluation, error: ElegantRLError) -> None:
+        """Forgive an environment of the evaluator, as long as the budget lasts, and look again with other seeds."""
+        try:
+            spent = self.env_budget.spend(str(error))
+        except BudgetSpent as end:
+            raise end from error.__cause__
+        self.crew.losses.env_errors += 1
+        evaluation.failures += 1
+        self.display.message(f"{error}; judged again with other seeds ({spent} within 10 minutes)")
+        self.look_at(evaluation)
 
     def wants_another_look(self, evaluation: Evaluation) -> bool:
         """The best of many looks is partly luck: a promising score is confirmed on fresh seeds before it counts, and

@@ -5,6 +5,7 @@ Those that end or block their process are in ``test_workers.py``.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -239,6 +240,32 @@ def test_a_run_goes_on_after_an_error(run_quietly: Run, load_commit: LoadCommit,
     replay = load_commit(tmp_path / "run")["learner"]["replay"]
     assert replay["truncated"].nonzero().tolist() == [[32, 3]]  # Pendulum ends nothing before step 200
     assert replay["reward"][32, 3] == 0 and torch.equal(replay["next_obs"][32, 3], replay["obs"][32, 3])
+
+
+def failing_for_judges(mode: str, folder: Path, slot: int | None = None) -> FaultEnv:
+    """Fails once, and only in an evaluation, whose environments have no slot."""
+    return FaultEnv("Pendulum-v1", mode, at_step=33 if slot is None else None, once=folder)
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+@pytest.mark.parametrize(
+    ("mode", "what"),
+    [
+        ("raise", rf"score failed at step \d+ in .*: ValueError: raise as asked for {PLACE}"),
+        ("inf_reward", ".* gave a non-finite reward during evaluation; fix the environment"),
+    ],
+)
+def test_an_evaluation_that_fails_is_done_again(
+    run_quietly: Run, tmp_path: Path, executor: str, mode: str, what: str
+) -> None:
+    listener = Listener()
+    env = partial(failing_for_judges, mode, tmp_path / "once")
+    settings = {**REPLAY, **LAYOUT, "executor": executor, "max_steps": 400}
+    run = run_quietly("sac", env, run_dir=tmp_path / "run", display=listener, **settings)
+    (line,) = listener.said
+    assert re.fullmatch(rf"{what}; judged again with other seeds \(1 of 10 within 10 minutes\)", line)
+    assert (run.summary["env_errors"], run.summary["env_steps"]) == (1, 400)
+    assert math.isfinite(run.summary["best_return"])
 
 
 @pytest.mark.parametrize(("executor", "max_lag"), [("inline", 0), ("process", 0), ("process", 2)])

@@ -18,7 +18,7 @@ from elegantrl import failpoints
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainConfig
 from elegantrl.envs import CartPoleVecEnv
-from elegantrl.errors import CheckpointError, ConfigError, NonFinite, RoleError, StorageError
+from elegantrl.errors import BudgetSpent, CheckpointError, ConfigError, NonFinite, RoleError, StorageError
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.registry import agent_names, find_agent
@@ -341,7 +341,6 @@ def test_an_error_of_a_role_says_where_it_came_from(stage: MakeStage) -> None:
         ("worker", "sample", "worker 0 failed at step 0"),
         ("learner", "update", "update failed at step 20"),
         ("learner", "weights", "update failed at step 20"),
-        ("evaluator", "score", "score failed at step 20"),
         ("worker", "state_dict", "worker 0 failed at step 20"),
     ],
 )
@@ -357,6 +356,36 @@ def test_an_error_of_any_role_ends_the_run(stage: MakeStage, role: str, method: 
         one.supervisor.run()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)  # with its own traceback
     assert one.supervisor.state.env_steps <= 20
+
+
+def test_an_evaluation_that_fails_is_done_again_with_other_seeds(stage: MakeStage) -> None:
+    one, sound = stage(max_steps=20), stage(max_steps=20)
+    score, seeds = one.evaluator.score, []
+
+    def fail(weights: Weights, seed: int) -> Score:
+        seeds.append(seed)
+        if len(seeds) < 3:
+            raise ZeroDivisionError("lost")
+        return score(weights, seed)
+
+    one.evaluator.score = fail
+    assert one.supervisor.run() == sound.supervisor.run() == "max_steps"
+    assert len(set(seeds)) == len(seeds) == 2 + len(sound.evaluator.calls)
+    assert one.supervisor.crew.losses.env_errors == 2
+    assert one.supervisor.state.best_mean == sound.supervisor.state.best_mean
+
+
+def test_evaluations_that_fail_again_and_again_end_the_run(stage: MakeStage) -> None:
+    one = stage(max_steps=60)
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("lost")
+
+    one.evaluator.score = fail
+    with pytest.raises(BudgetSpent, match=r"^score failed at step 20 in Fake: ZeroDivisionError: lost") as caught:
+        one.supervisor.run()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert one.supervisor.state.env_steps == 20
 
 
 def test_steps_of_all_workers_count(stage: MakeStage) -> None:
