@@ -1,4 +1,4 @@
-"""A process that helps a learner on a second core: it does the tasks of lane 1 (``agents.lanes``) in shared memory.
+"""A process that helps a learner on a second core: it does the tasks of lane 1 (``agents.sides``) in shared memory.
 
 It looks out for work without sleeping while updates follow each other, since to wake a core may take longer than a
 task, and goes to sleep when nothing comes. Whether it is asked at all the learner decides by the clock.
@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from ..agents.lanes import CONTROL_BYTES, TASKS, Side, Sizes
+from ..agents.sides import CONTROL_BYTES, TASKS, Side, Sizes
 from ..errors import ConfigError
 from ..execute.child import die_with_parent, leave_signals_to_parent
 from .process import settle

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elegantrl.agents import lanes
+from elegantrl.agents import lanes, sides
 from elegantrl.agents.averaging import Ranks
 from elegantrl.agents.mod_sac import AgentModSAC, ModSACConfig
 from elegantrl.agents.redq import AgentREDQ, REDQConfig
@@ -109,14 +109,14 @@ def test_a_helper_changes_no_bit_and_leaves_with_its_learner() -> None:
     helper = hire(helped)
     learn(alone)
     learn(helped)
-    assert helper.posted == 20 * len(lanes.TASKS)
+    assert helper.posted == 20 * len(sides.TASKS)
     assert torch.equal(parameters(alone), parameters(helped))
     helper.close()
     assert helper.process.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.usefixtures("always_helped")
-@pytest.mark.parametrize("task", range(len(lanes.TASKS)))
+@pytest.mark.parametrize("task", range(len(sides.TASKS)))
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_helper_that_is_lost_in_the_middle_changes_no_bit(
     monkeypatch: pytest.MonkeyPatch, task: int, blow: signal.Signals
@@ -151,13 +151,13 @@ def test_the_clock_decides_whether_help_is_asked_for() -> None:
     try:
         learn(agent, 2 * lanes.TRIAL)
         assert len(alone) == len(helped) == lanes.TRIAL and max(*alone, *helped) < 1.0
-        assert helper.posted == lanes.TRIAL * len(lanes.TASKS)
+        assert helper.posted == lanes.TRIAL * len(sides.TASKS)
         helped.extend([2.0] * 3)
         learn(agent, 3)
-        assert helper.posted == lanes.TRIAL * len(lanes.TASKS)
+        assert helper.posted == lanes.TRIAL * len(sides.TASKS)
         alone.extend([3.0] * 3)
         learn(agent, 3)
-        assert helper.posted == (lanes.TRIAL + 3) * len(lanes.TASKS)
+        assert helper.posted == (lanes.TRIAL + 3) * len(sides.TASKS)
     finally:
         helper.close()
 
