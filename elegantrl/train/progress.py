@@ -112,7 +112,7 @@ class Evaluation:
     @classmethod
     def from_state(cls, state: State) -> Evaluation:
         weights = Weights(state["version"], state["flat"])
-        return cls(state["env_steps"], weights, tuple(state["returns"]), state["looks"], state["failures"])
+        return cls(state["env_steps"], weights, tuple(state["returns"]), state["looks"], state.get("failures", 0))
 
 
 class Shares:
