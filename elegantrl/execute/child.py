@@ -17,7 +17,7 @@ import torch
 
 from ..errors import RoleError
 from .base import where_raised
-from .shared import ERROR, VALUE, Channel, LimitedOutbox, Parcel
+from .shared import ERROR, VALUE, Channel, LimitedOutbox, Place
 
 BUILD = "(build)"
 """The first message of a parent: its one value is a function that makes the role."""
@@ -65,13 +65,13 @@ def run_child(conn: Connection, alive: Connection, reader: int, answers_held: in
         role.close()
 
 
-def answer(channel: Channel, call: Parcel, role: Any) -> Any:
+def answer(channel: Channel, call: Place, role: Any) -> Any:
     """Run one call and send what came of it; returns the role, which the first call builds."""
     started = time.monotonic()
     try:
         method, args, refs = channel.unpack(call)
         for position, ref in refs:
-            args[position] = channel.unpack(Parcel(*ref))
+            args[position] = channel.unpack(ref)
         if method == BUILD:
             role, value = args[0](), None
         else:

@@ -161,8 +161,8 @@ class ProcessHandle(Handle):
         kind, parcel, seconds = self.channel.recv()
         self.busy_seconds += seconds
         future = self.waiting.popleft()
-        self.head_since = time.monotonic()
-        if self.unsent:
+        if self.waiting:
+            self.head_since = time.monotonic()
             self.send_ready()
         try:
             value = self.channel.unpack(parcel)

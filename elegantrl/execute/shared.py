@@ -1,53 +1,36 @@
 """Messages between two processes: a few bytes through a pipe, everything big through shared memory.
 
-A message is pickled with its tensors and arrays set aside (pickle protocol 5). If any of these are big, all is copied
-into a nameless block of shared memory, and only the number of the block crosses the pipe. The receiver gets tensors
-that lie in the block. A block is written again once the last of them is gone, so whoever keeps what it received holds
-the sender back. Blocks have no name in the file system: they vanish with the last process that maps them, whichever way
-it ends.
-
-Whoever takes a message was busy with something else or asleep, and all caches are cold: what costs time is not the
-bytes but every new piece of code that runs and every system call. So there is one read per message and one pickle,
-what messages are made of has numbers instead of names to import, and tensors come to life through NumPy, which has the
-shortest way to a view with a shape.
-
-Pickle runs code of the sender's choosing. It is used here only between a process and the children it started, over
-pipes that nobody else can open.
+If a value has big arrays, all of it is copied into a nameless block of shared memory, and only the number of the block
+crosses the pipe. The receiver gets tensors that lie in the block. A block is written again once the last of them is
+gone, so whoever keeps what it received holds the sender back. Blocks have no name in the file system: they vanish with
+the last process that maps them, whichever way it ends. A message is read by one system call.
 """
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
-import pickle
 import select
 import struct
 from collections.abc import Iterable
-from itertools import repeat
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from ..types import Episodes, Fragment, Rollout, Weights
+from .packing import pack, unpack
 
 MAX_READERS = 512
 HEADER_BYTES = 8 * MAX_READERS
 MIN_BLOCK_BYTES = 1 << 16
-ALIGN_BYTES = 64  # where torch's own allocator puts tensors: kernels then round as they do elsewhere
-INSIDE_BYTES = 2048
-"""Arrays below this size stay inside the pickle."""
 PIPE_BYTES = 8192
-"""Pickles up to this size, if they are all, cross the pipe, in one piece: a sender that dies leaves no half of them."""
+"""Bodies up to this size, if they are all, cross the pipe, in one piece: a sender that dies leaves no half of them."""
 RECORD_BYTES = 256
 """A message is read in one go if it is no longer than this; shorter ones are filled up."""
 
-HEAD = struct.Struct("<Biqqd")
-"""How a message begins: its kind, where its pickle is (block, start, size), and the seconds an answer took to make."""
+HEAD = struct.Struct("<BBiqqd")
+"""How a message begins: kind, form of the body and where it is (block, start, size), seconds an answer took to make."""
 CALL, VALUE, ERROR, NEW_BLOCK = range(4)
 """Kinds of messages. A block is introduced once to each reader; its descriptor follows the message."""
 NO_BLOCK = -1
@@ -55,80 +38,17 @@ BYTE = np.dtype(np.uint8)
 
 
 class Parcel(NamedTuple):
-    """Where the pickle of a value is: in ``body``, or in a block that holds the arrays too."""
+    """Where the body of a value is: in ``body``, or in a block that holds the arrays too."""
 
     body: bytes
+    form: int
     block: int
     start: int
     size: int
 
 
-# ---- tensors and arrays
-
-
-class Packer(pickle.Pickler):
-    """Pickles a value, with its big tensors and arrays set aside as they are to lie in a block."""
-
-    def __init__(self) -> None:
-        self.stream, self.end = io.BytesIO(), 0
-        aside: list[tuple[int, pickle.PickleBuffer]] = []
-        self.aside = aside
-        """Where each of them begins."""
-        # Others' buffers stay inside. No method of this object: as a cycle it would hold on to what it has packed.
-        is_inside = lambda buffer: not aside or aside[-1][1] is not buffer  # noqa: E731
-        super().__init__(self.stream, protocol=5, buffer_callback=is_inside)
-
-    def persistent_id(self, x: Any) -> int | None:
-        return NUMBERS.get(id(x))
-
-    def reducer_override(self, x: Any) -> Any:
-        kind = type(x)
-        if kind is Tensor or kind is nn.Parameter:
-            return self.reduce_tensor(x)
-        if kind is np.ndarray and x.dtype.kind in "biufc" and x.flags.c_contiguous:
-            return rebuild, (*self.reduce_array(x), None)
-        return NotImplemented
-
-    def reduce_tensor(self, x: Tensor) -> tuple[Any, ...]:
-        """A tensor as raw bytes and what they mean; one on a GPU goes through the host and back to its device."""
-        device = "cpu" if x.is_cpu else str(x.device)
-        if x.dtype in KNOWN_TO_NUMPY:
-            array = np.ascontiguousarray(x.numpy(force=True)).reshape(x.shape)
-            return rebuild, (*self.reduce_array(array), device)
-        host = x.detach().cpu().contiguous()
-        flat = host.as_strided((host.numel(),), (1,))  # an axis of size 0 or 1 may have any stride, and view wants 1
-        return rebuild_strange, (flat.view(torch.uint8), x.dtype, tuple(x.shape), device)
-
-    def reduce_array(self, x: Any) -> tuple[Any, ...]:
-        """Bytes, where to begin in them, type and shape. NumPy's own way costs the reader several times as much."""
-        buffer = pickle.PickleBuffer(x)
-        if x.nbytes < INSIDE_BYTES:
-            return buffer, 0, x.dtype, x.shape
-        start = -(-self.end // ALIGN_BYTES) * ALIGN_BYTES
-        self.aside.append((start, buffer))
-        self.end = start + x.nbytes
-        return buffer, start, x.dtype, x.shape
-
-
-def rebuild(raw: Any, start: int, dtype: Any, shape: tuple[int, ...], device: str | None) -> np.ndarray | Tensor:
-    """An array, or the tensor of a device."""
-    x = np.ndarray(shape, dtype, raw, start)
-    if device is None:
-        return x
-    return torch.from_numpy(x) if device == "cpu" else torch.from_numpy(x).to(device)
-
-
-def rebuild_strange(raw: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
-    return raw.view(dtype).view(shape).to(device)
-
-
-BY_NUMBER = (rebuild, rebuild_strange, Fragment, Rollout, Episodes, Weights, *map(np.dtype, "?bBhHiIlLefdFD"))
-NUMBERS = {id(x): number for number, x in enumerate(BY_NUMBER)}
-"""What pickles name by a number: to import a name takes the reader several microseconds."""
-KNOWN_TO_NUMPY = {
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-    torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-}  # fmt: skip
+Place = tuple[bytes, int, int, int, int]
+"""A parcel as it is received: to make a named tuple takes a cold reader two microseconds."""
 
 
 # ---- blocks
@@ -181,16 +101,13 @@ class Outbox:
         self.blocks: list[Block] = []
 
     def pack(self, value: Any, in_block: bool = False) -> Parcel:
-        packer = Packer()
-        packer.dump(value)
-        body = packer.stream.getbuffer()
-        if not packer.aside and body.nbytes <= PIPE_BYTES and not in_block:
-            return Parcel(bytes(body), NO_BLOCK, 0, body.nbytes)
-        block = self.take(packer.end + body.nbytes)
-        for start, buffer in (*packer.aside, (packer.end, pickle.PickleBuffer(body))):
-            raw = buffer.raw()
-            block.data[start : start + raw.nbytes] = raw
-        return Parcel(b"", block.number, packer.end, body.nbytes)
+        form, body, cargo = pack(value)
+        if not cargo.size and len(body) <= PIPE_BYTES and not in_block:
+            return Parcel(body, form, NO_BLOCK, 0, len(body))
+        block = self.take(cargo.size + len(body))
+        cargo.load_into(block.data)
+        block.data[cargo.size : cargo.size + len(body)] = body
+        return Parcel(b"", form, block.number, cargo.size, len(body))
 
     def take(self, size: int) -> Block:
         """A block that nobody reads, the smallest that is large enough."""
@@ -250,7 +167,7 @@ class Channel:
         for number in (parcel.block, *blocks):
             if number != NO_BLOCK and self.peer not in self.outbox.blocks[number].known_to:
                 self.outbox.blocks[number].known_to.add(self.peer)
-                self._write(HEAD.pack(NEW_BLOCK, number, 0, 0, 0.0))
+                self._write(HEAD.pack(NEW_BLOCK, 0, number, 0, 0, 0.0))
                 wait_for_event(self.fd, select.POLLOUT)  # as _write does, should this end not block
                 send_handle(self.conn, self.outbox.blocks[number].fd, None)
         body, *place = parcel
@@ -264,7 +181,7 @@ class Channel:
             except BlockingIOError:
                 wait_for_event(self.fd, select.POLLOUT)
 
-    def recv(self) -> tuple[int, Parcel, float]:
+    def recv(self) -> tuple[int, Place, float]:
         """Kind, value and seconds of the next message; EOFError or OSError when the other side is gone.
 
         If this end does not block, BlockingIOError says that there is none; once one has begun the rest is waited for.
@@ -273,14 +190,14 @@ class Channel:
             message = os.read(self.fd, RECORD_BYTES)
             if len(message) < RECORD_BYTES:
                 message = self._read_on(message, RECORD_BYTES)
-            kind, block, start, size, seconds = HEAD.unpack_from(message)
+            kind, form, block, start, size, seconds = HEAD.unpack_from(message)
             if block == NO_BLOCK:
                 end = HEAD.size + size
                 if end > RECORD_BYTES:
                     message = self._read_on(message, end)
-                return kind, Parcel(message[HEAD.size : end], block, start, size), seconds
+                return kind, (message[HEAD.size : end], form, block, start, size), seconds
             if kind != NEW_BLOCK:
-                return kind, Parcel(b"", block, start, size), seconds
+                return kind, (b"", form, block, start, size), seconds
             wait_for_event(self.fd, select.POLLIN)
             fd = recv_handle(self.conn)
             self.inbox[block] = Block(block, fd)
@@ -296,17 +213,13 @@ class Channel:
             message += part
         return message
 
-    def unpack(self, parcel: Parcel) -> Any:
+    def unpack(self, parcel: Place) -> Any:
         """The value of what ``recv`` brought; its big tensors lie in the sender's block."""
-        body: bytes | memoryview = parcel.body
-        aside: Iterable[Any] = ()
-        if parcel.block != NO_BLOCK:
-            block = self.inbox[parcel.block]
-            body = block.data[parcel.start : parcel.start + parcel.size]
-            aside = repeat(block.lease(self.reader))  # what was set aside is in the same lease, at known places
-        unpickler = pickle.Unpickler(io.BytesIO(body), buffers=aside)
-        unpickler.persistent_load = BY_NUMBER.__getitem__  # type: ignore[method-assign]
-        return unpickler.load()
+        body, form, number, start, size = parcel
+        if number == NO_BLOCK:
+            return unpack(form, body, None)
+        block = self.inbox[number]
+        return unpack(form, block.data[start : start + size], block.lease(self.reader))
 
     def close(self) -> None:
         self.conn.close()

@@ -26,6 +26,7 @@ from elegantrl.errors import ConfigError, NonFinite, RoleDied, RoleError, RoleTi
 from elegantrl.execute.base import Executor, RemoteTraceback, where_raised
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.process import ANSWERS_HELD, ProcessExecutor
+from elegantrl.types import Episodes, Fault, Fragment, Rollout, Weights
 
 BACKENDS: dict[str, Callable[[], Executor]] = {"inline": InlineExecutor, "process": ProcessExecutor}
 ISOLATING = [name for name in BACKENDS if name != "inline"]
@@ -343,6 +344,49 @@ def test_data_of_every_kind_comes_back_equal(executor: Executor) -> None:
     value = role.call("echo", executor.put(zoo())).result()
     assert equal(value, zoo())
     value["float"].add_(1)  # what was received can be written to
+
+
+def fragment(
+    steps: int, dtype: torch.dtype = torch.float32, lanes: int = 2, faults: tuple[Fault, ...] = ()
+) -> Fragment:
+    g = torch.Generator().manual_seed(steps)
+    numbers = torch.randn(5, steps, lanes, generator=g)
+    obs = torch.randn(lanes, steps, 3, generator=g).to(dtype).transpose(0, 1)  # not contiguous
+    action = torch.randint(0, 4, (steps, lanes), generator=g)
+    rollout = Rollout(obs, action, numbers[0], numbers[1] > 0, numbers[2] > 0, obs.flip(0), numbers[3])
+    ended = Episodes(numbers[4].flatten().double().numpy(), np.arange(steps * lanes))
+    return Fragment(1, steps, 3, rollout, ended, faults, steps_lost=len(faults))
+
+
+def test_fragments_and_weights_come_back_equal(executor: Executor) -> None:
+    role = executor.spawn(Role)
+    faults = (Fault(1, "raised ValueError: \u00e9\ud800", "env.py:3", 7), Fault(0, ""))
+    lists = [
+        [fragment(steps) for steps in (1, 0, 9)],  # all of it fits into the pipe
+        [fragment(1), fragment(700), fragment(0)],
+        [fragment(0)],
+        [fragment(700, faults=faults)],
+        [fragment(5, lanes=0)],
+        [fragment(700, torch.bfloat16)],  # a type that NumPy does not know
+        [fragment(700), "and something else"],
+        [],
+    ]
+    for fragments in lists:
+        assert equal(role.call("echo", fragments).result(), fragments)
+    for size in (1, 100, 100_000):
+        weights = Weights(size, torch.randn(size))
+        assert equal(role.call("echo", executor.put(weights)).result(), weights)
+
+
+def test_what_looks_like_a_number_stays_what_it_is(executor: Executor) -> None:
+    role = executor.spawn(Role)
+    own = {"number": np.float64(2.5), "integer": np.int64(7), "bytes": bytearray(b"x"), "member": signal.SIGTERM}
+    plain = [True, 1, 1.0, float("inf"), None, "text\ud800", b"bytes", 2**80, (), [[], (1, (2, [3]))]]
+    for value in (*own.values(), *plain, plain, (1, Fault(0, "what")), list(own.values())):
+        back = role.call("echo", value).result()
+        assert equal(back, value) and type(back) is type(value)
+        if isinstance(value, list | tuple):
+            assert [type(x) for x in back] == [type(x) for x in value]
 
 
 def test_messages_of_every_length(executor: Executor) -> None:
