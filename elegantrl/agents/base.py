@@ -110,6 +110,9 @@ class Agent(nn.Module, ABC):
         if isinstance(config, HTermConfig) and config.h_term:
             self.h_term = HTerm(config, spec, device)
 
+    def begin_update(self, batch: Any) -> None:
+        """Take notice of a batch whose update comes after the next steps of the environments."""
+
     @abstractmethod
     def update(self, batch: Any) -> Metrics:
         """Learn from a rollout or a minibatch; metrics are device scalars."""

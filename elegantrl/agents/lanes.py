@@ -1,7 +1,8 @@
 """SAC's update with gradients derived by hand, in two lanes that may run on two cores.
 
 Each of two critics has a lane; lane 1 also asks the policy about the successors while lane 0 asks it about the states
-themselves. The lanes meet six times per update, where torch's threads would about a hundred times: where it takes long
+themselves. A minibatch that is known before the next step is taken is looked at while lane 0 acts: then lane 1 asks
+about both. The lanes meet six times per update, where torch's threads would about a hundred times: where it takes long
 to wake a core, a helper process that spins in between pays and threads do not. Without a helper lane 1 runs after lane
 0. Either way the bits are the same, so the clock may decide which.
 
@@ -29,14 +30,14 @@ from .averaging import Ranks
 from .sides import (
     BEFORE,
     CONTROL_BYTES,
+    DRAW_BOTH,
+    DRAW_NEXT,
     LEARN,
     LEARN_POLICY,
-    LOOK_AHEAD,
     NEW_VALUE,
     SLOPE,
     TASKS,
     VALUES,
-    Drawn,
     Side,
     Sizes,
     least_of,
@@ -84,45 +85,66 @@ class Lanes:
         self.helper: Help | None = None
         """Who may help from now on."""
         self.helped = False
-        self.num_updates = 0
-        """Since there was somebody to ask."""
+        self.prepared: Transition | None = None
+        """The minibatch that was given to both lanes."""
+        self.first_task = DRAW_NEXT
+        self.turn = 0
+        """Updates since help was last tried."""
         self.seconds = deque([1.0], TRIAL), deque([1.0], TRIAL)
         """What the last trials took without and with help; in the middle, as the first ones take longer."""
 
+    @torch.no_grad()
+    def prepare(self, agent: AgentSAC, b: Transition, ahead: bool = True) -> None:
+        """Give a minibatch to both lanes; whoever helps has the time to do more if its update does not come at once."""
+        self.prepared, self.first_task = b, DRAW_BOTH if ahead else DRAW_NEXT
+        self.decide()
+        s, norm = self.shared, agent.policy.norm
+        s["next_obs"].copy_(norm(b.next_obs))
+        s["obs"].copy_(norm(b.obs))
+        s["action"].copy_(b.action)
+        for name in ("next_noise", "noise"):
+            s[name].copy_(agent.normal_like_action(b))
+        self.begin(self.first_task)
+
+    def forget(self) -> None:
+        """Let go of the minibatch that was prepared."""
+        if self.prepared is not None and self.helped:
+            self.finish(self.first_task)  # it must not write into the next
+        self.prepared = None
+
+    @torch.no_grad()
     def update(self, agent: AgentSAC, b: Transition) -> Metrics:
         """As ``AgentActorCritic.update``."""
-        if self.helper is None or not self.helper.is_ready():
-            with torch.no_grad():
-                return self.step(agent, b)
-        turn = self.num_updates % PERIOD
-        self.num_updates += 1
-        if turn < 2 * TRIAL:
-            self.helped = turn >= TRIAL
-        else:
-            self.helped = self.is_faster_with_help()
-        is_helped, started = self.helped, time.perf_counter()
-        with torch.no_grad():
-            metrics = self.step(agent, b)
-        if turn < 2 * TRIAL:
+        started = time.perf_counter()
+        if b is not self.prepared:
+            self.forget()
+            self.prepare(agent, b, ahead=False)
+        is_trial, is_helped = self.is_trial(), self.helped
+        metrics = self.step(agent, b)
+        self.prepared = None
+        if is_trial:
             self.seconds[is_helped].append(time.perf_counter() - started)
         return metrics
+
+    def decide(self) -> None:
+        """Whether the next update is helped."""
+        if self.helper is None or not self.helper.is_ready():
+            return
+        self.turn = (self.turn + 1) % PERIOD
+        self.helped = self.turn > TRIAL if self.is_trial() else self.is_faster_with_help()
+
+    def is_trial(self) -> bool:
+        return 0 < self.turn <= 2 * TRIAL
 
     def is_faster_with_help(self) -> bool:
         alone, helped = map(median, self.seconds)
         return helped < alone
 
     def step(self, agent: AgentSAC, b: Transition) -> Metrics:
-        s, norm = self.shared, agent.policy.norm
-        s["next_obs"].copy_(norm(b.next_obs))
-        s["next_noise"].copy_(agent.normal_like_action(b))
-        self.begin(LOOK_AHEAD)
-        s["obs"].copy_(norm(b.obs))
-        s["action"].copy_(b.action)
-        noise = agent.normal_like_action(b)
-        alpha = agent.log_alpha.detach().exp()
-        drawn = self.mine.draw(s["obs"], noise)
-        s["new_action"].copy_(drawn.action)
-        self.finish(LOOK_AHEAD)
+        s, alpha = self.shared, agent.log_alpha.detach().exp()
+        if self.first_task == DRAW_NEXT:
+            self.mine.draw_new()
+        self.finish(self.first_task)
 
         self.begin(VALUES)
         target_q, q = self.mine.judge()
@@ -145,27 +167,26 @@ class Lanes:
         slope = self.mine.climb(s["first_q"], least, num_least)
         self.finish(SLOPE)
         slope += s["slope"]
-        self.policy_slope(slope, drawn, noise, alpha / len(noise))
-        metrics["loss/actor"] = (alpha * drawn.logp - least).mean()
+        self.policy_slope(slope, alpha / len(least))
+        metrics["loss/actor"] = (alpha * s["new_logp"] - least).mean()
         metrics["actor/grad_norm"] = agent.actor_step.follow(s["policy_grad"])
-        metrics["policy/entropy"] = -drawn.logp.mean()
+        metrics["policy/entropy"] = -s["new_logp"].mean()
         return metrics
 
-    def policy_slope(self, slope: Tensor, drawn: Drawn, noise: Tensor, weight: Tensor) -> None:
+    def policy_slope(self, slope: Tensor, weight: Tensor) -> None:
         """The policy's gradient for the slope [B, A] at its actions and the weight of their log-probabilities."""
-        a = drawn.action
+        s, net, slopes = self.shared, self.mine.policy, self.mine.policy_slopes
+        a, raw_log_std = s["new_action"], net.outs[-1].chunk(2, -1)[1]
         at_x = slope * (1 - a * a) + 2 * weight * a  # the log-probability rises with x by 2 tanh(x)
-        at_log_std = at_x * drawn.std * noise - weight
-        lowest, highest = SquashedPolicy.LOG_STD_MIN, SquashedPolicy.LOG_STD_MAX
-        at_log_std *= (drawn.raw_log_std >= lowest) & (drawn.raw_log_std <= highest)
-        net, slopes = self.mine.learning_policy, self.mine.policy_slopes
-        slope = torch.cat([at_x, at_log_std], -1, out=slopes[-1] if slopes else None)
-        for i in reversed(range(2, len(net.layers))):
-            slope = net.slope_below(i, slope, out=slopes[i - 2])
+        at_log_std = at_x * s["new_std"] * s["noise"] - weight
+        at_log_std *= (raw_log_std >= SquashedPolicy.LOG_STD_MIN) & (raw_log_std <= SquashedPolicy.LOG_STD_MAX)
+        torch.cat([at_x, at_log_std], -1, out=slopes[-1])
+        for i in reversed(range(2, len(slopes))):
+            net.slope_below(i, slopes[i], out=slopes[i - 1])
         self.begin(LEARN_POLICY)
-        if slopes:
-            slope = net.slope_below(1, slope)
-        net.set_gradient(0, slope)
+        if len(slopes) > 1:
+            net.slope_below(1, slopes[1], out=slopes[0])
+        net.set_gradient(0, slopes[0])
         self.finish(LEARN_POLICY)
 
     def begin(self, task: int) -> None:

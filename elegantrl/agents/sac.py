@@ -39,6 +39,10 @@ class AgentSAC(AgentActorCritic):
         by_hand = type(self) is AgentSAC and device.type == "cpu" and suits(config)
         self.lanes = Lanes(self, spec.obs_dim) if by_hand else None
 
+    def begin_update(self, batch: Transition) -> None:
+        if self.lanes is not None and may_go_on(self, batch):
+            self.lanes.prepare(self, batch)
+
     def update(self, batch: Transition) -> Metrics:
         if self.lanes is None or not may_go_on(self, batch):
             return super().update(batch)

@@ -44,12 +44,12 @@ class Sizes(NamedTuple):
         obs, action = (self.rows, self.obs), (self.rows, self.action)
         flats = {"policy": (policy,), "policy_grad": (policy,)}
         flats |= {"critic": (2 * critic,), "target": (2 * critic,), "critic_grad": (2 * critic,)}
-        batch = {"obs": obs, "next_obs": obs, "action": action, "next_noise": action, "new_action": action}
-        told = {"next_action": action, "next_logp": rows, "target_q": rows, "q": rows, "error": rows}
-        told |= {"first_q": rows, "second_q": rows, "slope": action}
-        # What goes into the policy's layers but the first, and the slopes of the loss at what comes out of them.
-        for i, (inputs, outputs) in list(enumerate(self.policy()))[1:]:
-            told |= {f"policy_input{i}": (self.rows, inputs), f"policy_slope{i}": (self.rows, outputs)}
+        batch = {"obs": obs, "next_obs": obs, "action": action, "noise": action, "next_noise": action}
+        told = {"new_action": action, "new_std": action, "new_logp": rows, "next_action": action, "next_logp": rows}
+        told |= {"target_q": rows, "q": rows, "error": rows, "first_q": rows, "second_q": rows, "slope": action}
+        # What comes out of the policy's layers at the states themselves, and the slopes of the loss there.
+        for i, (_, outputs) in enumerate(self.policy()):
+            told |= {f"policy_out{i}": (self.rows, outputs), f"policy_slope{i}": (self.rows, outputs)}
         return {**flats, **batch, **told}
 
     def place(self, memory: Any) -> dict[str, Tensor]:
@@ -75,10 +75,11 @@ class Layer(NamedTuple):
 class Network:
     """Linear layers with relu between them."""
 
-    def __init__(self, layers: list[Layer], hidden: Sequence[Tensor] = ()):
-        """``hidden`` is where to leave what goes into each layer but the first, if somebody else is to see it."""
-        self.layers, self.hidden = layers, hidden
-        self.inputs: list[Tensor] = [torch.empty(0), *hidden]
+    def __init__(self, layers: list[Layer], outs: Sequence[Tensor] = ()):
+        """``outs`` is where to leave what comes out of each layer, if somebody else is to see it."""
+        self.layers, self.outs = layers, outs
+        self.inputs: list[Tensor] = []
+        """What went into each layer."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs [B, K] for inputs [B, I]."""
@@ -86,7 +87,7 @@ class Network:
         for i, layer in enumerate(self.layers):
             if i:
                 inputs.append(x.relu_())
-            x = torch.mm(x, layer.weight, out=self.hidden[i] if i < len(self.hidden) else None)
+            x = torch.mm(x, layer.weight, out=self.outs[i] if self.outs else None)
             x += layer.bias
         self.inputs = inputs
         return x
@@ -144,38 +145,26 @@ def member_layers(member: int, sizes: list[tuple[int, int]], flat: Tensor, grad:
     return layers
 
 
-class Drawn(NamedTuple):
-    """Actions [B, A] of the policy and what their gradient needs."""
-
-    action: Tensor
-    logp: Tensor  # [B]
-    raw_log_std: Tensor
-    std: Tensor
-
-
 class Side:
     """The networks of one lane over the memory of both."""
 
     def __init__(self, member: int, sizes: Sizes, shared: dict[str, Tensor]):
         self.shared, self.obs_dim = shared, sizes.obs
         policy = linear_layers(sizes.policy(), shared["policy"], shared["policy_grad"])
-        later = range(1, len(policy))
-        self.learning_policy = Network(policy, [shared[f"policy_input{i}"] for i in later])
-        """As lane 0 asks it about the states themselves; both see what went into its layers, but the first."""
-        self.policy_slopes = [shared[f"policy_slope{i}"] for i in later]
-        """Of the loss at what came out of these layers."""
-        self.policy = Network(policy) if member else self.learning_policy
+        self.next_policy = Network(policy)
+        """As it is asked about the successors."""
+        self.policy = Network(policy, [shared[f"policy_out{i}"] for i in range(len(policy))])
+        """As it is asked about the states themselves, by whoever has the time."""
+        self.policy.inputs = [shared["obs"], *self.policy.outs[:-1]]
+        self.policy_slopes = [shared[f"policy_slope{i}"] for i in range(len(policy))]
+        """Of the loss at what came out of its layers."""
         self.critic = Network(member_layers(member, sizes.critic(), shared["critic"], shared["critic_grad"]))
         self.target = Network(member_layers(member, sizes.critic(), shared["target"], None))
 
-    def draw(self, obs: Tensor, noise: Tensor) -> Drawn:
-        mean, raw = self.policy.forward(obs).chunk(2, -1)
-        log_std = raw.clamp(SquashedPolicy.LOG_STD_MIN, SquashedPolicy.LOG_STD_MAX)
-        std = log_std.exp()
-        x = mean + std * noise
-        log_slope = 2 * (math.log(2) - x - softplus(-2 * x))
-        logp = (-0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_slope).sum(-1)
-        return Drawn(x.tanh(), logp, raw, std)
+    def draw_new(self) -> None:
+        """Draw the actions that the policy would take at the states themselves."""
+        s = self.shared
+        draw(self.policy.forward(s["obs"]), s["noise"], s["new_action"], s["new_logp"], s["new_std"])
 
     def judge(self) -> tuple[Tensor, Tensor]:
         """What target and critic [B] say of the successor and of the action that was taken."""
@@ -198,10 +187,13 @@ class Side:
 
     # ---- lane 1
 
-    def look_ahead(self) -> None:
-        drawn = self.draw(self.shared["next_obs"], self.shared["next_noise"])
-        self.shared["next_action"].copy_(drawn.action)
-        self.shared["next_logp"].copy_(drawn.logp)
+    def draw_next(self) -> None:
+        s = self.shared
+        draw(self.next_policy.forward(s["next_obs"]), s["next_noise"], s["next_action"], s["next_logp"])
+
+    def draw_both(self) -> None:
+        self.draw_next()
+        self.draw_new()
 
     def tell_values(self) -> None:
         target_q, q = self.judge()
@@ -219,14 +211,28 @@ class Side:
         self.shared["slope"].copy_(self.climb(second, *least_of(first, second)))
 
     def learn_policy(self) -> None:
-        for i, slope in enumerate(self.policy_slopes, 1):
-            self.learning_policy.set_gradient(i, slope)
+        """All of its gradient but that of the first layer."""
+        for i, slope in list(enumerate(self.policy_slopes))[1:]:
+            self.policy.set_gradient(i, slope)
 
 
-TASKS = (Side.look_ahead, Side.tell_values, Side.learn_told, Side.tell_new_value, Side.tell_slope, Side.learn_policy)
-LOOK_AHEAD, VALUES, LEARN, NEW_VALUE, SLOPE, LEARN_POLICY = range(len(TASKS))
+TASKS = (
+    Side.draw_next, Side.draw_both, Side.tell_values, Side.learn_told, Side.tell_new_value, Side.tell_slope,
+    Side.learn_policy,
+)  # fmt: skip
+DRAW_NEXT, DRAW_BOTH, VALUES, LEARN, NEW_VALUE, SLOPE, LEARN_POLICY = range(len(TASKS))
 BEFORE = {LEARN: VALUES, SLOPE: NEW_VALUE}
 """Tasks that go on from what another left in the memory of its process."""
+
+
+def draw(out: Tensor, noise: Tensor, action: Tensor, logp: Tensor, std: Tensor | None = None) -> None:
+    """Actions [B, A] for the policy's outputs [B, 2A] and standard normal noise, and their log-probabilities [B]."""
+    mean, log_std = out.chunk(2, -1)
+    log_std = log_std.clamp(SquashedPolicy.LOG_STD_MIN, SquashedPolicy.LOG_STD_MAX)
+    x = mean + torch.exp(log_std, out=std) * noise
+    log_slope = 2 * (math.log(2) - x - softplus(-2 * x))
+    torch.sum(-0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_slope, -1, out=logp)
+    torch.tanh(x, out=action)
 
 
 def least_of(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

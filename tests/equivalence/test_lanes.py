@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from elegantrl.agents.averaging import Ranks
 from elegantrl.agents.mod_sac import AgentModSAC, ModSACConfig
 from elegantrl.agents.redq import AgentREDQ, REDQConfig
 from elegantrl.agents.sac import AgentSAC, SACConfig
+from elegantrl.envs import make_env
 from elegantrl.train import helper as helper_module
 from elegantrl.train.helper import Helper
+from elegantrl.train.learner import Learner, digest
+from elegantrl.train.worker import Worker
 from elegantrl.types import ActionSpec, EnvSpec, Metrics, Transition
 
 SPEC = EnvSpec("rows", (5,), ActionSpec("continuous", 3), 1)
@@ -44,8 +48,17 @@ def parameters(agent: AgentSAC) -> Tensor:
     return torch.cat([agent.actor_step.flat, agent.critic_step.flat, agent.target.flat, agent.log_alpha.detach()[None]])
 
 
-def learn(agent: AgentSAC, count: int = 20) -> list[Metrics]:
-    return [agent.update(batch) for batch in batches(count)]
+POSTS = 6
+"""Tasks that are given to a helper per update."""
+
+
+def learn(agent: AgentSAC, count: int = 20, ahead: bool = False) -> list[Metrics]:
+    metrics = []
+    for batch in batches(count):
+        if ahead:
+            agent.begin_update(batch)
+        metrics.append(agent.update(batch))
+    return metrics
 
 
 @pytest.mark.parametrize(
@@ -109,8 +122,11 @@ def test_a_helper_changes_no_bit_and_leaves_with_its_learner() -> None:
     helper = hire(helped)
     learn(alone)
     learn(helped)
-    assert helper.posted == 20 * len(sides.TASKS)
+    learn(helped, ahead=True)
+    learn(alone)
+    assert helper.posted == 40 * POSTS
     assert torch.equal(parameters(alone), parameters(helped))
+    assert torch.equal(alone.generator.get_state(), helped.generator.get_state())
     helper.close()
     assert helper.process.exitcode == -signal.SIGKILL
 
@@ -134,11 +150,9 @@ def test_a_helper_that_is_lost_in_the_middle_changes_no_bit(
         post(number)
 
     helper.post = strike  # type: ignore[method-assign]
-    data = list(batches(6))
-    for batch in data[1:]:
-        helped.update(batch)
-    for batch in data:
-        alone.update(batch)
+    learn(helped, 5, ahead=task == sides.DRAW_BOTH)
+    learn(alone, 1)
+    learn(alone, 5)
     assert helped.lanes.helper is None and not helper.process.is_alive()
     assert torch.equal(parameters(alone), parameters(helped))
 
@@ -151,13 +165,13 @@ def test_the_clock_decides_whether_help_is_asked_for() -> None:
     try:
         learn(agent, 2 * lanes.TRIAL)
         assert len(alone) == len(helped) == lanes.TRIAL and max(*alone, *helped) < 1.0
-        assert helper.posted == lanes.TRIAL * len(sides.TASKS)
+        assert helper.posted == lanes.TRIAL * POSTS
         helped.extend([2.0] * 3)
         learn(agent, 3)
-        assert helper.posted == lanes.TRIAL * len(sides.TASKS)
+        assert helper.posted == lanes.TRIAL * POSTS
         alone.extend([3.0] * 3)
         learn(agent, 3)
-        assert helper.posted == (lanes.TRIAL + 3) * len(sides.TASKS)
+        assert helper.posted == (lanes.TRIAL + 3) * POSTS
     finally:
         helper.close()
 
@@ -188,3 +202,52 @@ def test_only_what_is_known_is_done_by_hand() -> None:
     shared = build()
     shared.averaging = Ranks(0, 2)
     assert not lanes.may_go_on(shared, batch)
+
+
+# ---- the learner, who draws ahead
+
+
+def collector(**settings: Any) -> tuple[Learner, Worker]:
+    env = make_env("TensorPendulum", 2)
+    config = SACConfig(**{"hidden": (8,), "batch_size": 16, "buffer_size": 40, "learning_starts": 4} | settings)
+    learner = Learner("sac", config, env.spec, CPU, 0)
+    return learner, Worker(env, learner.policy_spec(), 0)
+
+
+def go_on(learner: Learner, worker: Worker, seqs: Iterable[int]) -> None:
+    for seq in seqs:
+        learner.update([worker.sample(learner.weights(), 1, seq)])
+
+
+def test_the_first_minibatch_is_drawn_before_the_newest_steps_are_stored() -> None:
+    learner, worker = collector(updates_per_step=1.0)  # two updates for the steps of two lanes
+    update, drawn = learner.agent.update, []
+    learner.agent.update = lambda batch: drawn.append(batch) or update(batch)  # type: ignore[method-assign, func-returns-value]
+    assert learner.replay is not None
+    was_newest = 0
+    for seq in range(30):
+        before = len(drawn)
+        fragment = worker.sample(learner.weights(), 1, seq)
+        learner.update([fragment])
+        if seq >= 2:
+            assert len(drawn) == before + 2
+            first, second = ((batch.obs[:, None] == fragment.rollout.obs[0]).all(-1).any() for batch in drawn[before:])
+            assert not first
+            was_newest += int(second)
+    assert was_newest > 5
+
+
+@pytest.mark.parametrize("settings", [{}, {"updates_per_step": 0.3}, {"normalize_obs": True}, {"n_step": 3}])
+def test_a_commit_in_between_changes_no_bit(settings: dict[str, Any]) -> None:
+    through, saving, resumed = (collector(**settings) for _ in range(3))
+    go_on(*through, range(40))
+    for seq in range(40):
+        go_on(*saving, [seq])
+        state = [deepcopy(role.state_dict()) for role in saving]
+        if seq == 25:
+            for role, saved in zip(resumed, state, strict=True):
+                role.load_state_dict(saved)
+    go_on(*resumed, range(26, 40))
+    assert through[0].num_updates() > 10
+    for learner, _ in (saving, resumed):
+        assert digest(learner.state_dict()) == digest(through[0].state_dict())
