@@ -1,6 +1,6 @@
 """What do processes buy? Workers, pipeline and transport on this machine, learning included.
 
-    python benchmarks/parallel.py                # everything, about 10 minutes
+    python benchmarks/parallel.py                # everything, about 15 minutes
     python benchmarks/parallel.py sleepers       # one measurement
 
 Both sides of a ratio alternate within one run; the median of the repeats counts and the spread is shown. A side is the
@@ -99,7 +99,7 @@ def halfcheetah() -> list[Measurement]:
         f"as picked ({layout.execute['executor']}, {layout.num_threads} cores)": partial(one, **picked),
         "worker in a process, lag 1": partial(one, executor="process", max_lag=1),
     }
-    reference, *others = alternate(one, *layouts.values(), repeats=3)
+    reference, *others = alternate(one, *layouts.values(), repeats=5)
     bars = [">= 1.4", "-"]
     return [
         Measurement(f"SAC HalfCheetah-v5, {name}", "steps/s", ours, reference, "one thread", bar)
