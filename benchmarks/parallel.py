@@ -82,9 +82,11 @@ def pipeline() -> list[Measurement]:
     for is_busy, name, bar in ((False, "asleep", ">= 1.8"), (True, "busy", "-")):
         env = partial(Costly, 1.0 / updates, is_busy)
         inline = partial(speed, "sac", env, 10.0, **SAC_SHAPE)
-        picked = pick_layout(resolve_config("sac", "Costly", {"env": {"num_envs": 1}})[0], env).execute
+        layout = pick_layout(resolve_config("sac", "Costly", {"env": {"num_envs": 1}})[0], env)
+        picked = layout.execute | {"num_threads": layout.num_threads}
         ours, reference = alternate(partial(inline, **picked), inline, repeats=5)
-        what = f"SAC pipeline (lag {picked['max_lag']}), a step as long as an update, {name}"
+        how = f"lag {picked['max_lag']}, learner on {layout.num_threads} cores"
+        what = f"SAC pipeline ({how}), a step as long as an update, {name}"
         measurements.append(Measurement(what, "steps/s", ours, reference, "one process", bar))
     return measurements
 

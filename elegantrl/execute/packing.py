@@ -112,12 +112,12 @@ def plain_fragment(fragment: Fragment) -> tuple[Any, ...]:
 
 
 def put_together(plain: list[Any], tensors: list[Tensor]) -> list[Fragment]:
-    fragments = []
+    fragments, make = [], tuple.__new__  # the constructor of a named tuple is in Python
     for group, seq, version, count, returns, lengths, faults, lost in plain:
-        rollout, tensors = Rollout(*tensors[:ROLLOUT_SIZE]), tensors[ROLLOUT_SIZE:]
+        rollout, tensors = make(Rollout, tensors[:ROLLOUT_SIZE]), tensors[ROLLOUT_SIZE:]
         ended = np.ndarray(count, FLOAT64, bytearray(returns)), np.ndarray(count, INT64, bytearray(lengths))
         told = tuple([Fault(*fault) for fault in faults]) if faults else ()
-        fragments.append(Fragment(group, seq, version, rollout, Episodes(*ended), told, lost))
+        fragments.append(make(Fragment, (group, seq, version, rollout, make(Episodes, ended), told, lost)))
     return fragments
 
 

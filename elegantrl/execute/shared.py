@@ -57,12 +57,14 @@ Place = tuple[bytes, int, int, int, int]
 class Block:
     """A piece of nameless shared memory: for each reader a count of what it gave back, then the data."""
 
-    def __init__(self, number: int, fd: int):
+    def __init__(self, number: int, fd: int, reader: int = 0):
         self.number, self.fd = number, fd
         memory = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
         self.returned_bytes = memory[:HEADER_BYTES]
         self.returned = self.returned_bytes.cast("Q")  # written by readers, each in its own place
         self.data = memory[HEADER_BYTES:]
+        self.size = len(self.data)
+        self.returned_here = self.returned[reader : reader + 1]
         # The writer's side of the account.
         self.lent_bytes = bytearray(HEADER_BYTES)
         self.lent = memoryview(self.lent_bytes).cast("Q")
@@ -77,21 +79,20 @@ class Block:
         self.lent[reader] = self.returned[reader]
         self.known_to.discard(reader)
 
-    def lease(self, reader: int) -> Lease:
-        lease = Lease(self.data.nbytes, BYTE, self.data)
-        lease.returned, lease.reader = self.returned, reader
+    def lease(self) -> Lease:
+        lease = Lease(self.size, BYTE, self.data)
+        lease.returned = self.returned_here
         return lease
 
 
 class Lease(np.ndarray):
     """The data of a block for one reader; the block is given back when the last array in it is gone."""
 
-    __slots__ = ("reader", "returned")
+    __slots__ = ("returned",)
     returned: memoryview
-    reader: int
 
     def __del__(self) -> None:
-        self.returned[self.reader] += 1
+        self.returned[0] += 1
 
 
 class Outbox:
@@ -200,7 +201,7 @@ class Channel:
                 return kind, (b"", form, block, start, size), seconds
             wait_for_event(self.fd, select.POLLIN)
             fd = recv_handle(self.conn)
-            self.inbox[block] = Block(block, fd)
+            self.inbox[block] = Block(block, fd, self.reader)
             os.close(fd)  # the mapping stays
 
     def _read_on(self, message: bytes, size: int) -> bytes:
@@ -219,7 +220,7 @@ class Channel:
         if number == NO_BLOCK:
             return unpack(form, body, None)
         block = self.inbox[number]
-        return unpack(form, block.data[start : start + size], block.lease(self.reader))
+        return unpack(form, block.data[start : start + size], block.lease())
 
     def close(self) -> None:
         self.conn.close()

@@ -71,7 +71,7 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         if workers > 1 and isinstance(config.agent, OnPolicyConfig) and fragment >= COSTLY_FRAGMENT_SECONDS:
             why = f"{took}, so its {config.num_groups} groups of environments share the cores"
             return Layout({"executor": "process", "num_workers": workers}, why)
-        if cores > 1 and can_be_helped(config) and is_wide(cast(SACConfig, config.agent)):
+        if cores > 1 and is_worth_help(config):
             return Layout({"executor": "inline"}, f"{took}, so another core may help the agent to learn", 2)
         return Layout({"executor": "inline"}, took)
     workers = share(config.env.num_envs, MAX_WORKERS if cost.waits else cores)
@@ -80,7 +80,11 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         return Layout({"executor": "inline"}, f"{took}, but there is nothing to do at the same time")
     layout = {"executor": "process", "num_workers": workers}
     if learns_from_replay:  # old data is what it learns from anyway
-        return Layout(layout | {"max_lag": REPLAY_LAG}, f"{took}, so the next are taken while the agent learns")
+        why = f"{took}, so the next are taken while the agent learns"
+        idle_cores = cores - 1 - (0 if cost.waits else workers)
+        if idle_cores > 0 and is_worth_help(config):
+            return Layout(layout | {"max_lag": REPLAY_LAG}, f"{why}, which another core may help", 2)
+        return Layout(layout | {"max_lag": REPLAY_LAG}, why)
     return Layout(layout, took)
 
 
@@ -98,8 +102,11 @@ def is_helped(config: RunConfig) -> bool:
     return config.train.num_threads > 1 and can_be_helped(config)
 
 
-def is_wide(agent: SACConfig) -> bool:
-    """Whether the largest layer of a network takes many multiplications for one batch."""
+def is_worth_help(config: RunConfig) -> bool:
+    """Whether that pays: the largest layer of a network takes many multiplications for one batch."""
+    if not can_be_helped(config):
+        return False
+    agent = cast(SACConfig, config.agent)
     return agent.batch_size * max(map(operator.mul, agent.hidden, agent.hidden[1:]), default=0) >= WIDE_PRODUCT
 
 

@@ -94,6 +94,7 @@ def settle(num_threads: int) -> None:
 
 
 def settle_and(build: Callable[[], T], num_threads: int) -> T:
+    """What ``build`` makes, in a process that is ready for it: for roles elsewhere."""
     settle(num_threads)
     return build()
 

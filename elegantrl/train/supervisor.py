@@ -227,8 +227,8 @@ class Supervisor:
         self.look_at(self.evaluation)
 
     def look_at(self, evaluation: Evaluation) -> None:
-        look = (evaluation.env_steps, evaluation.looks, *[evaluation.failures] * (evaluation.failures > 0))
-        seed = derive_seed(self.config.train.seed, "eval", *look)
+        attempt = evaluation.looks + evaluation.failures
+        seed = derive_seed(self.config.train.seed, "eval", evaluation.env_steps, attempt)
         self.crew.ask_for_score(evaluation.weights, seed)
 
     def hear_evaluation(self, wait: bool) -> None:

@@ -84,6 +84,15 @@ def test_another_core_helps_who_learns_much_and_knows_how(
     assert (layout.execute, layout.num_threads) == ({"executor": "inline"}, num_threads)
 
 
+@pytest.mark.parametrize(
+    ("is_busy", "num_envs", "num_cores", "num_threads"),
+    [(False, 1, 2, 2), (False, 4, 2, 2), (False, 1, 1, 1), (True, 1, 2, 1), (True, 1, 3, 2), (True, 3, 3, 1)],
+)
+def test_a_core_that_no_worker_needs_helps_too(is_busy: bool, num_envs: int, num_cores: int, num_threads: int) -> None:
+    layout = picked("sac", partial(Waits, is_busy=is_busy), num_envs, num_cores)
+    assert (layout.execute["executor"], layout.num_threads) == ("process", num_threads)
+
+
 def test_whoever_asks_for_threads_gets_them(tmp_path: Path) -> None:
     wide = ["--agent.hidden", "256", "256", "--agent.batch-size", "256"]
     assert parse_run("sac", "Pendulum-v1", [*wide, "--num-threads", "1"])[0].train.num_threads == 1
