@@ -201,9 +201,10 @@ class Crew:
             return everybody
         calls = [host.waiting[0].call for host in self.hosts]
         needed = math.ceil(self.sync_frac * len(self.hosts))
-        while sum(call.done() for call in calls) < needed:
-            self.executor.wait([call for call in calls if not call.done()])
-        return [i for i in everybody if calls[i].done()]
+        # Each is asked once: if one got done between two questions, only those were waited for who may take for ever.
+        while len(late := [call for call in calls if not call.done()]) > len(calls) - needed:
+            self.executor.wait(late)
+        return [i for i in everybody if calls[i] not in late]
 
     def take_fragments(self, number: int, outcome: Outcome) -> list[Fragment]:
         """The oldest fragments that a host was asked for; none if they are too old to learn from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,11 +14,11 @@ import pytest
 import torch
 
 from elegantrl.config import ExecuteConfig
-from elegantrl.execute.base import Executor
+from elegantrl.execute.base import Executor, Future
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.train.crew import Crew, plain_outcome
+from elegantrl.train.crew import Crew, Job, plain_outcome
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, State, Weights
 
 
@@ -139,6 +140,31 @@ def test_the_number_of_hosts_may_change_in_the_middle(executor: Executor, max_la
         assert [(f.slot_group, f.seq) for f in fragments] == [(group, version) for group in range(3)]
         assert {fragment.rollout.obs[0].item() for fragment in fragments} == {4 * version}
         crew.publish(Weights(version + 1, torch.zeros(1)))
+
+
+class DoneWhenAsked(Future):
+    """An answer that comes between one question and the next."""
+
+    def __init__(self, questions: float):
+        self.questions = questions
+
+    def done(self) -> bool:
+        self.questions -= 1
+        return self.questions < 0
+
+    def result(self) -> Any: ...
+
+
+def test_whoever_is_quick_enough_between_two_questions_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = InlineExecutor()
+    crew = gather(executor, sync_frac=0.5)
+    never, at_once, soon = (DoneWhenAsked(questions) for questions in (math.inf, 0, 1))
+    for host, call in zip(crew.hosts, (never, at_once, soon), strict=True):
+        host.waiting.append(Job(None, 4, 0, call))
+    waited: list[Any] = []
+    monkeypatch.setattr(executor, "wait", waited.append)
+    assert crew.ready_hosts() == [1, 2]
+    assert waited == [[never, soon]]  # the first alone would have been waited for in vain
 
 
 def test_a_slow_worker_holds_nobody_up_and_its_old_data_are_dropped(tmp_path: Path) -> None:
