@@ -85,7 +85,7 @@ def pipeline() -> list[Measurement]:
         layout = pick_layout(resolve_config("sac", "Costly", {"env": {"num_envs": 1}})[0], env)
         picked = layout.execute | {"num_threads": layout.num_threads}
         ours, reference = alternate(partial(inline, **picked), inline, repeats=5)
-        how = f"lag {picked['max_lag']}, learner on {layout.num_threads} cores"
+        how = f"lag {picked['max_lag']}, learner {'helped' if layout.num_threads > 1 else 'alone'}"
         what = f"SAC pipeline ({how}), a step as long as an update, {name}"
         measurements.append(Measurement(what, "steps/s", ours, reference, "one process", bar))
     return measurements
