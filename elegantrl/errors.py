@@ -66,8 +66,8 @@ class StorageError(ElegantRLError, OSError):
 
 
 def in_words(error: BaseException) -> str:
-    """``ValueError: its text`` in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    """``ValueError: its text`` in one line; some have no text."""
+    return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
 
 
 def innermost_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import ConfigError, ElegantRLError, RoleError
+from ..errors import ConfigError, ElegantRLError, RoleError, in_words
 from ..train.evaluator import Score
 from ..train.trained import TrainedPolicy
 from .display import Stdout
@@ -80,5 +80,4 @@ def play(policy: TrainedPolicy, episodes: int, seed: int) -> Score:
     except ElegantRLError:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())
-        raise RoleError(f"evaluation failed in {policy.config.env.id}: {type(error).__name__}: {text}") from error
+        raise RoleError(f"evaluation failed in {policy.config.env.id}: {in_words(error)}") from error

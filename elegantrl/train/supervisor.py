@@ -22,6 +22,7 @@ from ..errors import (
     RoleTimedOut,
     SpecError,
     StorageError,
+    in_words,
 )
 from ..execute.base import Future, where_raised
 from ..rng import derive_seed
@@ -416,10 +417,10 @@ class Supervisor:
         """A foreign exception becomes one sentence that says where it came from."""
         if isinstance(error, ElegantRLError):
             return error
-        where, text = where_raised(error), " ".join(str(error).split())
+        where = where_raised(error)
         return RoleError(
             f"{who} failed at step {self.state.env_steps} in {self.config.env.id}:"
-            f" {type(error).__name__}: {text}{f' ({where})' if where else ''}"
+            f" {in_words(error)}{f' ({where})' if where else ''}"
         )
 
 

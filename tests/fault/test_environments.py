@@ -67,7 +67,7 @@ RAISED = {
     "bad_shape": r"ValueError: could not broadcast input array from shape \(5,\) into shape \(4,\)",
     "bad_dtype": r"ValueError: could not convert string to float: .*",
     "bool_done_array": r"ValueError: The truth value of an array with more than one element is ambiguous\..*",
-    "oom": r"MemoryError: ",
+    "oom": r"MemoryError",
 }
 
 
