@@ -177,6 +177,7 @@ class Learner:
         return metrics
 
     def draw(self, replay: ReplayBuffer) -> Transition:
+        """A minibatch."""
         config = cast(ReplayConfig, self.config)
         return replay.sample(config.batch_size, self.agent.hypers.gamma, config.n_step, self.sampler)
 
