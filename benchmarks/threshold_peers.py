@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -271,11 +272,223 @@ def train_rllib(env: str, seed: int, settings: Ppo) -> None:
         algorithm.train()
 
 
+# ---- rl_games
+
+
+def train_rl_games(env: str, seed: int, settings: Ppo) -> None:
+    from rl_games.common import env_configurations, vecenv
+    from rl_games.common.ivecenv import IVecEnv
+    from rl_games.torch_runner import Runner
+
+    class Envs(IVecEnv):  # type: ignore[misc]
+        def __init__(self) -> None:
+            makers = [partial(make, env, clip=False)] * settings.envs  # the library clips and scales
+            self.envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+
+        def reset(self) -> Any:
+            return np.float32(self.envs.reset(seed=seed)[0])
+
+        def step(self, actions: Any) -> tuple[Any, ...]:
+            seen, rewards, terminated, truncated, _ = self.envs.step(actions)
+            return np.float32(seen), rewards, terminated | truncated, {"time_outs": np.float32(truncated)}
+
+        def get_env_info(self) -> dict[str, Any]:
+            spaces = self.envs.single_observation_space, self.envs.single_action_space
+            return dict(zip(("observation_space", "action_space"), spaces, strict=True))
+
+    vecenv.register("WATCHED", lambda *_, **__: Envs())
+    env_configurations.register("watched", {"vecenv_type": "WATCHED"})
+    discrete = isinstance(gym.make(env).action_space, gym.spaces.Discrete)
+    kind = "discrete" if discrete else "continuous"
+    sigma = {"sigma_init": {"name": "const_initializer", "val": 0.0}, "sigma_activation": "None", "fixed_sigma": True}
+    mean = {"mu_init": {"name": "orthogonal_initializer", "gain": 0.01}, "mu_activation": "None"}
+    units = {"units": list(HIDDEN), "activation": "tanh", "initializer": {"name": "default"}}
+    config: dict[str, Any] = {
+        "name": "watched",
+        "env_name": "watched",
+        "device": "cpu",
+        "num_actors": settings.envs,
+        "horizon_length": settings.steps,
+        "minibatch_size": settings.batch,
+        "mini_epochs": settings.epochs,
+        "gamma": settings.gamma,
+        "tau": settings.gae_lambda,
+        "learning_rate": settings.learning_rate,
+        "lr_schedule": None,
+        "entropy_coef": settings.entropy,
+        "critic_coef": 2 * settings.value,  # the library halves it
+        "e_clip": 0.2,
+        "clip_value": settings.normalize,
+        "truncate_grads": True,
+        "grad_norm": 0.5,
+        "bounds_loss_coef": 0.0,
+        "normalize_advantage": True,
+        "normalize_input": settings.normalize,
+        "normalize_value": settings.normalize,
+        "reward_shaper": {},
+        "torch_compile": False,  # with it CartPole had not ended after 100 s on a busy machine
+        "print_stats": False,
+        "save_best_after": FOREVER,
+    }
+    network = {
+        "name": "actor_critic",
+        "separate": True,
+        "space": {kind: {} if discrete else mean | sigma},
+        "mlp": units,
+    }
+    model = {"name": "discrete_a2c" if discrete else "continuous_a2c_logstd"}
+    torch.manual_seed(seed)  # the library takes a seed of 0 for none
+    np.random.seed(seed)
+    with tempfile.TemporaryDirectory() as config["train_dir"]:
+        params = {"algo": {"name": f"a2c_{kind}"}, "model": model, "network": network, "config": config}
+        runner = Runner()
+        runner.load_config(params | {"seed": seed, "torch_threads": 1})
+        runner.run({"train": True})
+
+
+# ---- Sample Factory
+
+
+def train_sample_factory(env: str, seed: int, settings: Ppo) -> None:
+    """In its serial mode: everything in this process, but for one that only looks at the spaces."""
+    from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+    from sample_factory.envs.env_utils import register_env
+    from sample_factory.train import run_rl
+    from sample_factory.utils.utils import log
+
+    log.setLevel("ERROR")
+    register_env(env, make_for_factory)
+    options = {
+        "env": env,
+        "seed": seed,
+        "device": "cpu",
+        "serial_mode": True,
+        "async_rl": False,
+        "batched_sampling": True,  # the other way assigns arrays of one element to numbers, which numpy has no more
+        "num_workers": 1,
+        "num_envs_per_worker": settings.envs,
+        "worker_num_splits": 1,
+        "rollout": min(settings.steps, settings.batch),  # a minibatch has to hold at least one
+        "batch_size": settings.batch,
+        "num_batches_per_epoch": settings.envs * settings.steps // settings.batch,
+        "num_epochs": settings.epochs,
+        "shuffle_minibatches": True,
+        "max_policy_lag": FOREVER,
+        "gamma": settings.gamma,
+        "gae_lambda": settings.gae_lambda,
+        "learning_rate": settings.learning_rate,
+        "adam_eps": 1e-5,
+        "exploration_loss_coeff": settings.entropy,
+        "value_loss_coeff": settings.value,
+        "value_bootstrap": True,
+        "ppo_clip_ratio": 0.2,
+        "ppo_clip_value": 0.2 if settings.normalize else FOREVER,
+        "max_grad_norm": 0.5,
+        "normalize_input": settings.normalize,
+        "normalize_returns": settings.normalize,
+        "use_rnn": False,
+        "nonlinearity": "tanh",
+        "actor_critic_share_weights": False,
+        "adaptive_stddev": False,
+        "train_for_env_steps": FOREVER,
+        "decorrelate_envs_on_one_worker": False,
+        "set_workers_cpu_affinity": False,
+        "log_to_file": False,
+    }
+    words = [f"--{name}={value}" for name, value in options.items()] + ["--encoder_mlp_layers", *map(str, HIDDEN)]
+    with tempfile.TemporaryDirectory() as folder:
+        words.append(f"--train_dir={folder}")
+        run_rl(parse_full_cfg(parse_sf_args(words)[0], words))
+    raise RuntimeError("Sample Factory logs what the environment raises and returns")
+
+
+def make_for_factory(env: str, *_: Any, **__: Any) -> gym.Env[Any, Any]:
+    """Here, for another process has to find it."""
+    return make(env)
+
+
+# ---- TorchRL
+
+
+def train_torchrl(env: str, seed: int, settings: Ppo) -> None:
+    from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
+    from torchrl.collectors import Collector
+    from torchrl.envs import GymWrapper
+    from torchrl.modules import IndependentNormal, ProbabilisticActor, ValueOperator
+    from torchrl.objectives import ClipPPOLoss
+    from torchrl.objectives.value import GAE
+
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    mode = gym.vector.AutoresetMode.DISABLED  # TorchRL resets, and then knows the last observations
+
+    def one() -> gym.Env[Any, Any]:
+        return gym.wrappers.NormalizeObservation(make(env)) if settings.normalize else make(env)
+
+    vector = gym.vector.SyncVectorEnv([one] * settings.envs, autoreset_mode=mode)
+    if settings.normalize:
+        for each in vector.envs:  # TorchRL's own VecNormV2 makes NaN of a vector of environments
+            each.obs_rms = vector.envs[0].obs_rms
+    envs: Any = GymWrapper(vector, categorical_action_encoding=True)
+    envs.set_seed(seed)
+    space, inputs = vector.single_action_space, vector.single_observation_space.shape[0]
+    if isinstance(space, gym.spaces.Discrete):
+        policy, keys = network(inputs, int(space.n), 0.01), ["logits"]
+        distribution: Any = torch.distributions.Categorical
+    else:
+        width = space.shape[0]
+        policy = nn.Sequential(network(inputs, width, 0.01), AddStateIndependentNormalScale(width))
+        keys, distribution = ["loc", "scale"], IndependentNormal
+    actor = ProbabilisticActor(
+        TensorDictModule(policy, in_keys=["observation"], out_keys=keys),
+        in_keys=keys,
+        spec=envs.action_spec_unbatched,
+        distribution_class=distribution,
+        return_log_prob=True,
+    )
+    critic = ValueOperator(network(inputs, 1, 1.0), in_keys=["observation"])
+    advantage = GAE(gamma=settings.gamma, lmbda=settings.gae_lambda, value_network=critic)
+    loss = ClipPPOLoss(
+        actor,
+        critic,
+        clip_epsilon=0.2,
+        entropy_bonus=settings.entropy > 0,
+        entropy_coeff=settings.entropy,
+        critic_coeff=settings.value,
+        loss_critic_type="l2",
+        normalize_advantage=True,
+        log_explained_variance=False,
+        functional=False,  # faster, and nothing here needs the other
+    )
+    optimizer = torch.optim.Adam(loss.parameters(), lr=settings.learning_rate, eps=1e-5)
+    collected = settings.envs * settings.steps
+    quiet = {"auto_register_policy_transforms": False}
+    for batch in Collector(envs, actor, frames_per_batch=collected, total_frames=-1, **quiet):
+        with torch.no_grad():
+            advantage(batch)
+        data = batch.reshape(-1)
+        for _ in range(settings.epochs):
+            for rows in torch.randperm(collected).split(settings.batch):
+                losses = loss(data[rows])
+                total = sum(value for key, value in losses.items() if key.startswith("loss_"))
+                optimizer.zero_grad()
+                total.backward()
+                nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
+                optimizer.step()
+
+
 # ---- all
 
 
 def train_peer(library: str, env: str, seed: int, rule: Rule) -> None:
-    drivers = {"skrl": train_skrl, "tianshou": train_tianshou, "rllib": train_rllib}
+    drivers = {
+        "skrl": train_skrl,
+        "tianshou": train_tianshou,
+        "rllib": train_rllib,
+        "rl_games": train_rl_games,
+        "sample_factory": train_sample_factory,
+        "torchrl": train_torchrl,
+    }
     torch.set_num_threads(1)
     Watched.rule = rule
     drivers[library](env, seed, OWN.get((library, env), ZOO[env]))

@@ -234,8 +234,16 @@ PACKAGES = {
     "skrl": ("skrl", "torch", "gymnasium"),
     "tianshou": ("tianshou", "torch", "gymnasium"),
     "rllib": ("ray", "torch", "gymnasium"),
+    "rl_games": ("rl_games", "torch", "gymnasium"),
+    "sample_factory": ("sample_factory", "torch", "gymnasium"),
+    "torchrl": ("torchrl", "tensordict", "torch", "gymnasium"),
 }
-DISTRIBUTIONS = {"sbx": "sbx-rl", "stable_baselines3": "stable-baselines3"}
+DISTRIBUTIONS = {
+    "sbx": "sbx-rl",
+    "stable_baselines3": "stable-baselines3",
+    "rl_games": "rl-games",
+    "sample_factory": "sample-factory",
+}
 
 
 def versions(library: str) -> dict[str, str]:

@@ -3,6 +3,8 @@
     python -m venv peers
     peers/bin/pip install -c constraints.txt sbx-rl stable-baselines3 skrl tianshou "gymnasium[box2d,mujoco]"
     peers/bin/pip install -c constraints.txt ray pyarrow tensorboardX lz4 ormsgpack pydantic requests  # see below
+    peers/bin/pip install -c constraints.txt rl-games torchrl threadpoolctl colorlog signal-slot-mp
+    peers/bin/pip install --no-deps sample-factory  # see below
     python benchmarks/time_to_threshold.py --peers-python peers/bin/python        # whatever is not in the results yet
     python benchmarks/time_to_threshold.py --only Pendulum-v1 --seeds 1 ...       # one task, seed 0
     python benchmarks/time_to_threshold.py --disturbed ...                        # again what others held up
@@ -19,10 +21,13 @@ theirs: the fastest by median counts on either side.
 
 The usually fastest others come first, and no run, of whomever, may take more than a limit or three times the median of
 the fastest other so far, on the two long tasks twice (--factor): the table says "not reached in" that many seconds. A
-process that does not even end then is killed with all that it started. All four tasks take about 80 minutes.
+process that does not even end then is killed with all that it started. All four tasks take about two hours.
 
 `ray[rllib]` pins an older gymnasium, which it does not need: ray itself and what RLlib imports go beside the others.
+So does `sample-factory`, numpy too; wandb, OpenCV and the like are never imported.
 CleanRL is not here: what PyPI has of it (0.4.8) are scripts that import `gym.wrappers.Monitor`, which gym has no more.
+Nor is AgileRL (2.58): with these settings it does not learn Pendulum, because it always clips how much values change,
+and it wants another tensordict than TorchRL.
 
 Results accumulate in results/time_to_threshold.json after every run.
 """
@@ -48,7 +53,8 @@ from threshold_run import NOT_INSTALLED
 
 NAME = "time_to_threshold.json"
 NAMES = {"ours": "elegantrl", "sb3": "Stable-Baselines3", "sbx": "SBX", "skrl": "skrl", "tianshou": "Tianshou",
-         "rllib": "RLlib"}  # fmt: skip
+         "rllib": "RLlib", "rl_games": "rl_games", "sample_factory": "Sample Factory",
+         "torchrl": "TorchRL"}  # fmt: skip
 START_UP = 120
 """Seconds that a process may take besides training, to import, build and end."""
 Runs = dict[str, dict[str, Any]]
@@ -65,7 +71,7 @@ class Task(NamedTuple):
     """In the order in which they run: first the others that were fastest before, as they set the limit."""
 
 
-OTHERS = ("skrl/ppo", "tianshou/ppo", "rllib/ppo")
+OTHERS = ("skrl/ppo", "tianshou/ppo", "rllib/ppo", "rl_games/ppo", "sample_factory/ppo", "torchrl/ppo")
 TASKS = [
     Task("CartPole-v1", 475, 60, 3, ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/dqn", *OTHERS)),
     Task("Pendulum-v1", -200, 120, 3,

@@ -232,7 +232,7 @@ def test_nothing_of_a_run_is_left_soon_after_it(
     while left := marked(mark):
         assert time.monotonic() < deadline, f"{len(left)} processes are left"
         time.sleep(0.01)
-    assert set(os.listdir("/dev/shm")) == shared
+    assert set(os.listdir("/dev/shm")) <= shared  # others may have come to their end meanwhile
 
 
 def test_two_processes_on_one_folder(start: Start, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
