@@ -11,7 +11,7 @@ advantage kernel and training loop are its own:
     python -m venv peers && peers/bin/pip install -c constraints.txt torch "numpy<2" "gym<=0.23" "gymnasium<=0.29.1" \\
         "pettingzoo<=1.24.1" "shimmy[gym-v21]" "setuptools<81" wheel ninja psutil pynvml rich rich_argparse imageio \\
         pyro-ppl heavyball==2.2.1 neptune wandb
-    # fetch and unpack pufferlib-3.0.0.tar.gz from https://pypi.org/project/pufferlib/#files, then in its folder
+    # fetch the archive pufferlib-3.0.0.tar.gz of that release, unpack it, then in its folder
     sed -i -e "s/^    download_raylib('raylib-5.5_webassembly', '.zip')/    pass/" \\
         -e "s/^    download_box2d(.*)/    pass/" \\
         -e "s/glob.glob('pufferlib.*binding.c', recursive=True)/['pufferlib\\/ocean\\/cartpole\\/binding.c']/" setup.py
