@@ -13,7 +13,7 @@
 A task is solved when the mean return of the last 20 training episodes, exploration on, reaches its threshold. The clock
 starts at the first environment step: imports and construction are not counted, what JAX compiles while training is.
 Ours are the settings that ship with the library, the others mostly those of RL Baselines3 Zoo
-(threshold_run.py and threshold_peers.py have them), each run in a process of its own with one thread for
+(the modules of `peers` have them), each run in a process of its own with one thread for
 torch and XLA's default threads for SBX. Seeds go round the systems, so that a busy minute hits all alike. The clock
 also counts what others run on the machine: a run that had less than 80 % of a core is marked with * and only its
 processor seconds, over all threads, mean something. Several of our agents may be listed for a task, and several of
