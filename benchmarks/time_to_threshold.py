@@ -55,6 +55,7 @@ NAME = "time_to_threshold.json"
 NAMES = {"ours": "elegantrl", "sb3": "Stable-Baselines3", "sbx": "SBX", "skrl": "skrl", "tianshou": "Tianshou",
          "rllib": "RLlib", "rl_games": "rl_games", "sample_factory": "Sample Factory",
          "torchrl": "TorchRL"}  # fmt: skip
+ABSENT = "it is not installed (see --peers-python)"
 START_UP = 120
 """Seconds that a process may take besides training, to import, build and end."""
 Runs = dict[str, dict[str, Any]]
@@ -83,7 +84,8 @@ TASKS = [
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--peers-python", type=Path, help="the interpreter of the environment with the other systems")
+    parser.add_argument("--peers-python", type=Path, nargs="+", default=[Path(sys.executable)],
+                        help="interpreters of the environments with the other systems")  # fmt: skip
     parser.add_argument("--only", nargs="*", choices=[task.env for task in TASKS], default=[], help="tasks to run")
     parser.add_argument("--systems", nargs="*", default=[], help="systems to run, for example ours/ppo sbx/ppo")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0")
@@ -147,11 +149,19 @@ def limit(task: Task, runs: dict[str, Runs], factor: float) -> float:
     return min([task.limit, *(factor * seconds for seconds in others)])
 
 
-def run(task: Task, system: str, seed: int, seconds: float, peers_python: Path | None) -> dict[str, Any] | str:
-    """One run in a process of its own, of which nothing is left afterwards; or why there was none."""
-    ours = system.startswith("ours/")
-    python = sys.executable if ours else str(peers_python or sys.executable)
-    command = [python, str(Path(__file__).with_name("threshold_run.py")), system, task.env, "--seed", str(seed)]
+def run(task: Task, system: str, seed: int, seconds: float, pythons: list[Path]) -> dict[str, Any] | str:
+    """One run, of the first interpreter that has the system; or why there was none."""
+    result: dict[str, Any] | str = ABSENT
+    for python in [Path(sys.executable)] if system.startswith("ours/") else pythons:
+        result = run_by(python, task, system, seed, seconds)
+        if result != ABSENT:
+            break
+    return result
+
+
+def run_by(python: Path, task: Task, system: str, seed: int, seconds: float) -> dict[str, Any] | str:
+    """One run in a process of its own, of which nothing is left afterwards."""
+    command = [str(python), str(Path(__file__).with_name("threshold_run.py")), system, task.env, "--seed", str(seed)]
     command += ["--threshold", str(task.threshold), "--limit", str(seconds)]
     patience = START_UP + 2 * seconds  # a busy machine may take twice as long
     process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True,
@@ -166,7 +176,7 @@ def run(task: Task, system: str, seed: int, seconds: float, peers_python: Path |
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if process.returncode == NOT_INSTALLED:
-        return "it is not installed (see --peers-python)"
+        return ABSENT
     if process.returncode != 0:
         return f"it failed with exit code {process.returncode}"
     return json.loads(output.splitlines()[-1]) | {"limit": round(seconds, 1)}
