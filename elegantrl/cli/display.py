@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import time
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -20,11 +21,34 @@ class Stdout(Console):
     """Standard output; when its reader goes away, as in ``elegantrl train ... | head``, the work goes on unseen."""
 
     def __init__(self) -> None:
-        super().__init__(file=sys.stdout, emoji=False, highlight=False)
+        super().__init__(file=cast(TextIO, Unread(sys.stdout)), emoji=False, highlight=False)
 
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+class Unread:
+    """A stream that falls silent once nobody reads it: at the end of a broken pipe or of a terminal that was closed."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self.stream.write(text)
+        except OSError:
+            self.fall_silent()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError:
+            self.fall_silent()
+
+    def fall_silent(self) -> None:
+        """Not by closing: others print to the same descriptor."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 class RunDisplay:

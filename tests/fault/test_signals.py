@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -190,7 +192,7 @@ def test_no_process_outlives_its_run(start: Start, tmp_path: Path, number: signa
     _, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, err) == (code, "")
     wait_for(lambda: not any(map(is_running, pids)))
-    assert set(os.listdir("/dev/shm")) == shared
+    assert set(os.listdir("/dev/shm")) <= shared
     if number != signal.SIGKILL:
         commit = Store(run_dir).latest_valid()
         assert commit is not None
@@ -233,6 +235,36 @@ def test_nothing_of_a_run_is_left_soon_after_it(
         assert time.monotonic() < deadline, f"{len(left)} processes are left"
         time.sleep(0.01)
     assert set(os.listdir("/dev/shm")) <= shared  # others may have come to their end meanwhile
+
+
+def test_a_closed_terminal_ends_a_run_after_a_commit(tmp_path: Path) -> None:
+    """The hang-up asks for a stop, and from then on nothing can be printed: neither the bar nor the summary."""
+    ours, theirs = os.openpty()
+    run_dir = tmp_path / "run"
+    with (tmp_path / "stderr").open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "elegantrl.cli.main", *words("CartPole-v1", run_dir, 10**9)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=errors,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # the terminal is this session's, as in a window
+        )
+    os.close(theirs)
+    try:
+        seen = b""
+        while b"evaluation" not in seen:
+            seen += os.read(ours, 4096)
+        os.close(ours)
+        assert process.wait(SECONDS) == 143
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "stderr").read_text() == ""
+    commit, summary = Store(run_dir).latest_valid(), json.loads((run_dir / "summary.json").read_text())
+    assert commit is not None and commit.step == summary["env_steps"] > 0
+    assert summary["stop_reason"] == "terminated"
 
 
 def test_two_processes_on_one_folder(start: Start, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
