@@ -98,8 +98,9 @@ class ExecuteConfig(Section):
     """Updates by which acting may be behind learning; above 0 workers act while the learner learns."""
     sync_frac: float = setting(1.0, gt=0.0, le=1.0)
     """Share of the workers that the learner waits for; below 1 results depend on timing."""
-    role_timeout: float = setting(1800.0, gt=0.0)
-    """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
+    role_timeout: float | None = setting(None, gt=0.0)
+    """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced; None:
+    for a fragment a minute or 20 times the longest so far, for anything else half an hour."""
     max_worker_memory: float | None = setting(None, gt=0.0)
     """Megabytes; a worker process that has grown beyond them is replaced, which changes no result."""
     max_restarts: int = setting(10, ge=0)

@@ -62,8 +62,9 @@ class Flags:
     sync_frac: float
     """Share of the workers that the learner waits for; below 1 results depend on timing."""
     go_async: Annotated[Switch, tyro.conf.arg(name="async", help=ASYNC)] = False
-    role_timeout: float
-    """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced."""
+    role_timeout: float | None
+    """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced; None:
+    for a fragment a minute or 20 times the longest so far, for anything else half an hour."""
     max_worker_memory: float | None
     """Megabytes; a worker process that has grown beyond them is replaced, which changes no result."""
     max_restarts: int

@@ -34,10 +34,16 @@ class Handle(ABC):
 
     busy_seconds: float = 0.0
     """How long the role has worked on calls that were answered."""
+    longest_seconds: float = 0.0
+    """How long it has worked on one of them at most."""
 
     def memory_bytes(self) -> int:
         """What the process of the role holds in memory; 0 if it has none of its own."""
         return 0
+
+    def has_worked(self, seconds: float) -> None:
+        self.busy_seconds += seconds
+        self.longest_seconds = max(self.longest_seconds, seconds)
 
     @abstractmethod
     def call(self, method: str, *args: Any, timeout: float | None = None) -> Future:

@@ -50,7 +50,7 @@ class InlineHandle(Handle):
         try:
             return getattr(self.role, method)(*(a.value if isinstance(a, InlineRef) else a for a in args))
         finally:
-            self.busy_seconds += time.monotonic() - started
+            self.has_worked(time.monotonic() - started)
 
 
 class InlineExecutor(Executor):

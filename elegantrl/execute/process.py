@@ -159,7 +159,7 @@ class ProcessHandle(Handle):
 
     def take_answer(self) -> None:
         kind, parcel, seconds = self.channel.recv()
-        self.busy_seconds += seconds
+        self.has_worked(seconds)
         future = self.waiting.popleft()
         if self.waiting:
             self.head_since = time.monotonic()

@@ -39,6 +39,11 @@ from .host import part_name
 SNAPSHOT_SECONDS, SNAPSHOT_CALLS = 1.0, 32
 """A new host repeats no more than this; snapshots change no result, so a clock may time them."""
 
+CALL_SECONDS = 1800.0
+"""Unless said otherwise, a process that has not answered for so long is taken for stuck."""
+FRAGMENT_SECONDS, FRAGMENT_FACTOR = 60.0, 20.0
+"""Fragments are much alike: one that takes longer than this and than so many times the longest will never come."""
+
 RESTORING = -1
 """In place of a job: the host takes over the snapshot."""
 
@@ -115,7 +120,9 @@ class Crew:
         self.executor, self.tell = executor, tell
         self.max_lag, self.sync_frac = config.max_lag, config.sync_frac
         self.max_bytes = math.inf if config.max_worker_memory is None else config.max_worker_memory * 1e6
-        self.timeout = config.role_timeout if executor.isolates else None
+        self.role_timeout = config.role_timeout
+        self.timeout = call_seconds(config) if executor.isolates else None
+        self.longest_fragment = 0.0
         self.budget = RestartBudget(config.max_restarts)
         self.losses = Losses()
         self.policy_spec: PolicySpec | None = None
@@ -183,16 +190,21 @@ class Crew:
             while any(len(host.waiting) <= self.max_lag for host in self.hosts):
                 for host in self.hosts:
                     if len(host.waiting) <= self.max_lag:
-                        self.ask_for_fragment(host, horizon, seq)
+                        call = self.ask_for_fragment(host, self.weights, horizon, seq)
+                        host.waiting.append(Job(self.weights, horizon, seq, call))
                 seq += 1
             self.take_snapshots(seq)
             for number in self.ready_hosts():
                 fragments += self.take_fragments(number, outcome)
         return fragments, seq
 
-    def ask_for_fragment(self, host: Host, horizon: int, seq: int) -> None:
-        call = host.handle.call("sample", self.weights, horizon, seq, timeout=self.timeout)
-        host.waiting.append(Job(self.weights, horizon, seq, call))
+    def ask_for_fragment(self, host: Host, weights: Ref | None, horizon: int, seq: int) -> Future:
+        return host.handle.call("sample", weights, horizon, seq, timeout=self.fragment_timeout())
+
+    def fragment_timeout(self) -> float | None:
+        if self.role_timeout is not None or not self.longest_fragment or self.timeout is None:
+            return self.timeout
+        return min(self.timeout, max(FRAGMENT_SECONDS, FRAGMENT_FACTOR * self.longest_fragment))
 
     def ready_hosts(self) -> list[int]:
         """Hosts whose oldest fragments are to be taken now: all, or those that are quick enough."""
@@ -211,6 +223,7 @@ class Crew:
         host = self.hosts[number]
         part: list[Fragment] = self.insist(number, lambda: host.waiting[0].call, outcome)
         job = host.waiting.popleft()
+        self.longest_fragment = max(self.longest_fragment, host.handle.longest_seconds)
         if self.executor.isolates:
             if job.seq > host.snapshot_seq:
                 host.past.append(job._replace(call=NO_CALL))
@@ -406,7 +419,7 @@ class Crew:
             self.adopt_snapshot(host, self.ask(host, "state_dict"), last_answered(host))
         unanswered = [job for job in host.waiting if value_of(job.call) is None]
         for job in unanswered:
-            call = host.handle.call("sample", job.weights, job.horizon, job.seq, timeout=self.timeout)
+            call = self.ask_for_fragment(host, job.weights, job.horizon, job.seq)
             host.waiting[host.waiting.index(job)] = job._replace(call=call)
         host.repeating = None
 
@@ -428,7 +441,7 @@ class Crew:
 
     def repeat(self, host: Host, job: Job) -> list[Fragment]:
         host.repeating = job.seq
-        fragments: list[Fragment] = self.ask(host, "sample", job.weights, job.horizon, job.seq)
+        fragments: list[Fragment] = self.ask_for_fragment(host, job.weights, job.horizon, job.seq).result()
         return fragments
 
     def ask(self, host: Host, method: str, *args: Any) -> Any:
@@ -469,6 +482,11 @@ class Crew:
 
 NO_CALL: Future = InlineFuture(lambda: None)
 """In place of an answer that was taken: keeping it would hold its sender back."""
+
+
+def call_seconds(config: ExecuteConfig) -> float:
+    """How long a call may take."""
+    return CALL_SECONDS if config.role_timeout is None else config.role_timeout
 
 
 def held_job(fragments: list[Fragment]) -> Job:

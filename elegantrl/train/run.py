@@ -27,7 +27,7 @@ from ..execute.inline import InlineExecutor
 from ..execute.process import ProcessExecutor
 from ..nets.policies import PolicySpec
 from ..types import EnvSpec
-from .crew import Crew
+from .crew import Crew, call_seconds
 from .evaluator import Evaluator
 from .files import write_atomic
 from .host import WorkerHost
@@ -216,7 +216,7 @@ def hire_learners(config: RunConfig, crew: Crew, device: torch.device, cleanup: 
 
     while True:
         try:
-            return Learners(executor, build, ranks, config.num_groups, config.execute.role_timeout)
+            return Learners(executor, build, ranks, config.num_groups, call_seconds(config.execute))
         except (RoleDied, RoleTimedOut) as death:
             crew.forgive("learner", death)
 

@@ -191,3 +191,20 @@ def test_a_slow_worker_holds_nobody_up_and_its_old_data_are_dropped(tmp_path: Pa
         assert crew.take_cuts() is not None
     finally:
         executor.close()
+
+
+def test_how_long_a_fragment_may_take(executor: Executor) -> None:
+    """Half an hour until there is one to compare with, then a minute or 20 times the longest; or as was said."""
+    crew, patient = gather(executor), gather(executor, role_timeout=7.0)
+    if not executor.isolates:
+        assert crew.fragment_timeout() is patient.fragment_timeout() is None
+        return
+    assert crew.fragment_timeout() == 1800.0
+    take(crew, 0)
+    assert 0 < crew.longest_fragment < 3 and crew.fragment_timeout() == 60.0
+    crew.longest_fragment = 5.0
+    assert crew.fragment_timeout() == 100.0
+    crew.longest_fragment = 500.0
+    assert crew.fragment_timeout() == 1800.0
+    take(patient, 0)
+    assert patient.fragment_timeout() == 7.0
