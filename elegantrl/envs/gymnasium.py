@@ -86,6 +86,7 @@ class GymVecEnv(VecEnv):
         frame, reward = self._obs.empty(num_envs), np.empty(num_envs, dtype=np.float32)
         ended: dict[int, bool] = {}  # lane -> whether the MDP ended
         for lane, env_step in enumerate(self._step_fns):
+            result: Any = None
             try:
                 result = env_step(moves[lane])
                 if len(result) != 5:
@@ -96,7 +97,7 @@ class GymVecEnv(VecEnv):
             except Exception as error:
                 if self.faults is None or isinstance(error, SpecError):
                     raise
-                self.faults.append(_fault(lane, error))
+                self.faults.append(_fault(lane, self._misfit(result, error)))
                 frame[lane], reward[lane], ended[lane] = self._frame[lane], 0.0, False
         next_obs = self._see(frame)
         tensor = self._tensor
@@ -157,6 +158,21 @@ class GymVecEnv(VecEnv):
         obs, reward, done, info = result
         cut = done and info.get("TimeLimit.truncated", False)
         return obs, reward, done and not cut, cut, info
+
+    def _misfit(self, result: Any, error: Exception) -> Exception:
+        """The error of a step, and if it was ours because of what ``step`` returned, in words of the interface."""
+        if not isinstance(result, tuple) or len(result) != 5:
+            return error
+        obs, reward, over, cut, _ = result
+        told = SpecError(
+            f"environment {self.spec.name!r}: step returned reward {reward!r}, terminated {over!r} and truncated"
+            f" {cut!r}, expected a number and two truth values"
+        )
+        try:
+            self._obs.check(obs, "step")
+        except SpecError as misfit:
+            told = misfit
+        return told.with_traceback(error.__traceback__)
 
     @property
     def exactness(self) -> Exactness:

@@ -52,21 +52,22 @@ class ObsCodec:
         """A fresh frame from a batch of raw observations."""
         return np.array(batch, dtype=self._dtype)
 
-    def check(self, obs: Any) -> Any:
-        """``obs`` itself, or an error that says what is wrong with a first observation."""
+    def check(self, obs: Any, source: str = "reset") -> Any:
+        """``obs`` itself, or an error that says what is wrong with an observation."""
         array = np.asarray(obs)
         if array.shape != self.shape:
             raise SpecError(
-                f"environment {self.name!r}: reset returned an observation of shape {array.shape},"
+                f"environment {self.name!r}: {source} returned an observation of shape {array.shape},"
                 f" expected {self.shape} as in its observation_space"
             )
         if array.dtype.kind not in "fiub":
             raise SpecError(
-                f"environment {self.name!r}: reset returned an observation of dtype {array.dtype}, expected numbers"
+                f"environment {self.name!r}: {source} returned an observation of dtype {array.dtype}, expected numbers"
             )
         if not np.isfinite(array).all():
             raise SpecError(
-                f"environment {self.name!r}: reset returned an observation with NaN or infinity, expected finite ones"
+                f"environment {self.name!r}: {source} returned an observation with NaN or infinity,"
+                f" expected finite numbers"
             )
         return obs
 

@@ -64,9 +64,9 @@ def is_finite(value: Any) -> bool:
 
 RAISED = {
     "raise": r"ValueError: raise as asked for",
-    "bad_shape": r"ValueError: could not broadcast input array from shape \(5,\) into shape \(4,\)",
-    "bad_dtype": r"ValueError: could not convert string to float: .*",
-    "bool_done_array": r"ValueError: The truth value of an array with more than one element is ambiguous\..*",
+    "bad_shape": r"SpecError: .*: step returned an observation of shape \(5,\), expected \(4,\) .*",
+    "bad_dtype": r"SpecError: .*: step returned an observation of dtype <U1, expected numbers",
+    "bool_done_array": r"SpecError: .*: step returned reward 1.0, terminated array\(.*\) and truncated False, .*",
     "oom": r"MemoryError",
 }
 
