@@ -16,25 +16,37 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby, pairwise, repeat
-from typing import Any, NamedTuple, Protocol
+from itertools import chain, groupby, repeat
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..config import ExecuteConfig
 from ..errors import RoleDied, RoleTimedOut
 from ..execute.base import Executor, Future, Handle, Ref
-from ..execute.inline import InlineFuture
 from ..nets.policies import PolicySpec
 from ..rng import derive_seed
-from ..types import EnvSpec, Episodes, Fault, Fragment, Rollout, State, Weights
+from ..types import EnvSpec, Fragment, State, Weights
 from .budget import RestartBudget
 from .evaluator import Score
-from .host import part_name
+from .jobs import (
+    NO_CALL,
+    RESTORING,
+    Host,
+    Job,
+    by_address,
+    held_job,
+    last_answered,
+    last_observations,
+    pack_fragment,
+    parts_of,
+    share_out,
+    unpack_fragment,
+    value_of,
+)
 
 SNAPSHOT_SECONDS, SNAPSHOT_CALLS = 1.0, 32
 """A new host repeats no more than this; snapshots change no result, so a clock may time them."""
@@ -44,9 +56,6 @@ CALL_SECONDS = 1800.0
 FRAGMENT_SECONDS, FRAGMENT_FACTOR = 60.0, 20.0
 """Fragments are much alike: one that takes longer than this and than so many times the longest will never come."""
 
-RESTORING = -1
-"""In place of a job: the host takes over the snapshot."""
-
 IN_FLIGHT = "in_flight"
 """The part of a commit that holds fragments which no update has seen yet."""
 
@@ -55,38 +64,6 @@ class Outcome(Protocol):
     """The value of a call by somebody, or an error that says who it was."""
 
     def __call__(self, future: Future, who: str) -> Any: ...
-
-
-class Job(NamedTuple):
-    """A fragment of every group of a host, asked for and not yet taken."""
-
-    weights: Ref | None
-    horizon: int
-    seq: int
-    call: Future
-
-
-@dataclass(slots=True)
-class Host:
-    """Some groups of environments, and who acts for them."""
-
-    build: Callable[[], Any]
-    groups: range
-    handle: Handle
-    waiting: deque[Job] = field(default_factory=deque)
-    """What it was asked for and has not been taken, oldest first."""
-    past: list[Job] = field(default_factory=list)
-    """What was taken since its snapshot: a successor repeats it."""
-    seen: list[Tensor] = field(default_factory=list)
-    """For each group, the observations [N, O] after the last of these: a repetition must end there too."""
-    snapshot: dict[str, State] = field(default_factory=dict)
-    snapshot_seq: int = -1
-    """The last job whose effects are in the snapshot."""
-    snapshot_time: float = 0.0
-    next_snapshot: tuple[int, Future] | None = None
-    """One that was asked for, and the last job before it."""
-    repeating: int | None = None
-    """For a new host that catches up the job it is at, or ``RESTORING``."""
 
 
 @dataclass(slots=True)
@@ -480,68 +457,10 @@ class Crew:
                 self.forgive("evaluator", death)
 
 
-NO_CALL: Future = InlineFuture(lambda: None)
-"""In place of an answer that was taken: keeping it would hold its sender back."""
-
-
 def call_seconds(config: ExecuteConfig) -> float:
     """How long a call may take."""
     return CALL_SECONDS if config.role_timeout is None else config.role_timeout
 
 
-def held_job(fragments: list[Fragment]) -> Job:
-    """A job that was answered in an earlier life."""
-    return Job(None, fragments[0].rollout.reward.shape[0], fragments[0].seq, InlineFuture(lambda: fragments))
-
-
-def value_of(call: Future) -> Any:
-    """What a call has brought; None if it failed or has not ended."""
-    try:
-        return call.result() if call.done() else None
-    except Exception:
-        return None
-
-
-def last_answered(host: Host) -> int:
-    """The newest job that a host has done."""
-    answered = [job.seq for job in host.waiting if value_of(job.call) is not None]
-    return max([host.snapshot_seq, *answered, *(job.seq for job in host.past)])
-
-
-def by_address(fragment: Fragment) -> tuple[int, int]:
-    return fragment.seq, fragment.slot_group
-
-
-def last_observations(fragments: list[Fragment]) -> list[Tensor]:
-    """For each group what its lanes saw last [N, O], as a copy."""
-    return [fragment.rollout.next_obs[-1].clone() for fragment in fragments]
-
-
-def pack_fragment(fragment: Fragment) -> State:
-    """A fragment as a part of a commit."""
-    returns, lengths = map(torch.as_tensor, fragment.episodes)
-    plain = {name: getattr(fragment, name) for name in ("slot_group", "seq", "version", "steps_lost")}
-    faults = [fault._asdict() for fault in fragment.faults]
-    return {**plain, **fragment.rollout._asdict(), "returns": returns, "lengths": lengths, "faults": faults}
-
-
-def unpack_fragment(state: State) -> Fragment:
-    rollout = Rollout(**{name: state[name] for name in Rollout._fields})
-    episodes = Episodes(state["returns"].numpy(), state["lengths"].numpy())
-    faults = tuple(Fault(**fault) for fault in state["faults"])
-    address = state["slot_group"], state["seq"], state["version"]
-    return Fragment(*address, rollout, episodes, faults, state["steps_lost"])
-
-
 def plain_outcome(future: Future, who: str) -> Any:
     return future.result()
-
-
-def parts_of(host: Host, parts: dict[str, State]) -> dict[str, State]:
-    return {part_name(group): parts[part_name(group)] for group in host.groups}
-
-
-def share_out(num_groups: int, num_hosts: int) -> list[range]:
-    """Consecutive groups for each host, as equal in number as can be."""
-    ends = [num_groups * i // num_hosts for i in range(num_hosts + 1)]
-    return [range(start, end) for start, end in pairwise(ends)]

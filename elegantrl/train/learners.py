@@ -19,7 +19,7 @@ from ..errors import ConfigError, PeersLost
 from ..execute.base import Executor, Future, Handle
 from ..nets.policies import PolicySpec
 from ..types import Fragment, Metrics, State, Weights
-from .crew import share_out
+from .jobs import share_out
 from .learner import COMMON, Report
 
 GRACE_SECONDS = 1.0

@@ -25,7 +25,7 @@ from elegantrl.nets.policies import PolicySpec
 from elegantrl.testing import FaultEnv
 from elegantrl.train import metrics as metrics_module
 from elegantrl.train import plot as plot_module
-from elegantrl.train.crew import pack_fragment, unpack_fragment
+from elegantrl.train.jobs import pack_fragment, unpack_fragment
 from elegantrl.train.run import RunResult, Silent
 from elegantrl.train.store import Store
 from elegantrl.train.worker import Worker

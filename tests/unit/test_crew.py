@@ -18,7 +18,8 @@ from elegantrl.execute.base import Executor, Future
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.train.crew import Crew, Job, plain_outcome
+from elegantrl.train.crew import Crew, plain_outcome
+from elegantrl.train.jobs import Job
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, State, Weights
 
 

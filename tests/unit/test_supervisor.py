@@ -23,8 +23,9 @@ from elegantrl.execute.inline import InlineExecutor
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.registry import agent_names, find_agent
 from elegantrl.rng import derive_seed
-from elegantrl.train.crew import Crew, Host
+from elegantrl.train.crew import Crew
 from elegantrl.train.evaluator import Score
+from elegantrl.train.jobs import Host
 from elegantrl.train.learners import Learners
 from elegantrl.train.metrics import RunLog, read_metrics
 from elegantrl.train.progress import Progress
