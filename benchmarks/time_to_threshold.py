@@ -91,6 +91,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0")
     parser.add_argument("--disturbed", action="store_true", help="repeat runs that had less than 80 %% of a core")
     parser.add_argument("--factor", type=float, help="limit of a run: how many times the fastest other's median")
+    parser.add_argument("--limit", type=float, help="limit of a run in seconds, instead of the task's")
     parser.add_argument("--table", action="store_true", help="no runs, only table and picture")
     args = parser.parse_args()
     for task in [] if args.table else TASKS:
@@ -120,7 +121,8 @@ def run_task(task: Task, args: argparse.Namespace) -> None:
             before = taken.get(str(seed))
             again = before is not None and args.disturbed and disturbed(before)
             if again or before is None:
-                result = run(task, system, seed, limit(task, runs, args.factor or task.factor), args.peers_python)
+                seconds = limit(runs, args.limit or task.limit, args.factor or task.factor)
+                result = run(task, system, seed, seconds, args.peers_python)
                 print(f"{task.env} {system} seed {seed}: {line(result)}", flush=True)
                 if isinstance(result, str):
                     absent.add(system)
@@ -143,10 +145,10 @@ def line(result: dict[str, Any] | str) -> str:
     return f"{what}, {times}, {result['steps']:,} steps"
 
 
-def limit(task: Task, runs: dict[str, Runs], factor: float) -> float:
+def limit(runs: dict[str, Runs], most: float, factor: float) -> float:
     """Seconds for the next run: a multiple of what the fastest other took so far."""
     others = [median(taken, "seconds") for system, taken in runs.items() if not system.startswith("ours/")]
-    return min([task.limit, *(factor * seconds for seconds in others)])
+    return min([most, *(factor * seconds for seconds in others)])
 
 
 def run(task: Task, system: str, seed: int, seconds: float, pythons: list[Path]) -> dict[str, Any] | str:
