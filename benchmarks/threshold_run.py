@@ -150,12 +150,20 @@ PACKAGES = {
     "rl_games": ("rl_games", "torch", "gymnasium"),
     "sample_factory": ("sample_factory", "torch", "gymnasium"),
     "torchrl": ("torchrl", "tensordict", "torch", "gymnasium"),
+    "agilerl": ("agilerl", "torch", "gymnasium"),
+    "xuance": ("xuance", "torch", "gymnasium"),
+    "elegantrl_public": ("elegantrl", "torch", "gymnasium"),
+    "rsl_rl": ("rsl_rl", "torch", "gymnasium"),
+    "pufferlib": ("pufferlib", "torch", "gymnasium"),
+    "pfrl": ("pfrl", "torch", "gymnasium"),
+    "mushroom_rl": ("mushroom_rl", "torch", "gymnasium"),
 }
 DISTRIBUTIONS = {
     "sbx": "sbx-rl",
     "stable_baselines3": "stable-baselines3",
     "rl_games": "rl-games",
     "sample_factory": "sample-factory",
+    "rsl_rl": "rsl-rl-lib",
 }
 
 

@@ -54,7 +54,8 @@ from threshold_run import NOT_INSTALLED
 NAME = "time_to_threshold.json"
 NAMES = {"ours": "elegantrl", "sb3": "Stable-Baselines3", "sbx": "SBX", "skrl": "skrl", "tianshou": "Tianshou",
          "rllib": "RLlib", "rl_games": "rl_games", "sample_factory": "Sample Factory",
-         "torchrl": "TorchRL"}  # fmt: skip
+         "torchrl": "TorchRL", "agilerl": "AgileRL", "xuance": "XuanCe", "elegantrl_public": "ElegantRL (PyPI)",
+         "rsl_rl": "RSL-RL", "pufferlib": "PufferLib", "pfrl": "PFRL", "mushroom_rl": "MushroomRL"}  # fmt: skip
 ABSENT = "it is not installed (see --peers-python)"
 START_UP = 120
 """Seconds that a process may take besides training, to import, build and end."""
@@ -72,13 +73,16 @@ class Task(NamedTuple):
     """In the order in which they run: first the others that were fastest before, as they set the limit."""
 
 
-OTHERS = ("skrl/ppo", "tianshou/ppo", "rllib/ppo", "rl_games/ppo", "sample_factory/ppo", "torchrl/ppo")
+OTHERS = ("skrl/ppo", "tianshou/ppo", "rllib/ppo", "rl_games/ppo", "sample_factory/ppo", "torchrl/ppo",
+          "pufferlib/ppo", "pfrl/ppo", "agilerl/ppo", "xuance/ppo", "mushroom_rl/ppo",
+          "elegantrl_public/ppo")  # fmt: skip
 TASKS = [
     Task("CartPole-v1", 475, 60, 3, ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/dqn", *OTHERS)),
     Task("Pendulum-v1", -200, 120, 3,
-         ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/sac", "ours/ddpg", "sbx/sac", "sbx/td3", *OTHERS)),
+         ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/sac", "ours/ddpg", "sbx/sac", "sbx/td3", *OTHERS,
+          "rsl_rl/ppo")),
     Task("LunarLander-v3", 200, 80, 2, ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/d3qn", *OTHERS)),
-    Task("Hopper-v5", 2000, 120, 2, ("sbx/ppo", "sb3/ppo", "ours/ppo", "sbx/ppo-zoo", *OTHERS)),
+    Task("Hopper-v5", 2000, 120, 2, ("sbx/ppo", "sb3/ppo", "ours/ppo", "sbx/ppo-zoo", *OTHERS, "rsl_rl/ppo")),
 ]  # fmt: skip
 
 
