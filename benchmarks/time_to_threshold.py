@@ -77,11 +77,11 @@ OTHERS = ("skrl/ppo", "tianshou/ppo", "rllib/ppo", "rl_games/ppo", "sample_facto
           "pufferlib/ppo", "pfrl/ppo", "agilerl/ppo", "xuance/ppo", "mushroom_rl/ppo",
           "elegantrl_public/ppo")  # fmt: skip
 TASKS = [
-    Task("CartPole-v1", 475, 60, 3, ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/dqn", *OTHERS)),
+    Task("CartPole-v1", 475, 60, 3, ("sbx/ppo", "sb3/ppo", "ours/ppo", *OTHERS)),
     Task("Pendulum-v1", -200, 120, 3,
-         ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/sac", "ours/ddpg", "sbx/sac", "sbx/td3", *OTHERS,
+         ("sbx/ppo", "sb3/ppo", "ours/ppo", "sbx/sac", "sbx/td3", *OTHERS,
           "rsl_rl/ppo")),
-    Task("LunarLander-v3", 200, 80, 2, ("sbx/ppo", "sb3/ppo", "ours/ppo", "ours/d3qn", *OTHERS)),
+    Task("LunarLander-v3", 200, 80, 2, ("sbx/ppo", "sb3/ppo", "ours/ppo", *OTHERS)),
     Task("Hopper-v5", 2000, 120, 2, ("sbx/ppo", "sb3/ppo", "ours/ppo", "sbx/ppo-zoo", *OTHERS, "rsl_rl/ppo")),
 ]  # fmt: skip
 

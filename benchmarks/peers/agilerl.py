@@ -10,23 +10,6 @@ import torch
 from peers.common import FOREVER, HIDDEN, Ppo, make
 
 
-class Late(gym.vector.VectorWrapper):
-    """Tells with the next step that an episode ended.
-
-    For the library stores with a step whether it ended the episode, and then takes it for what the step before did.
-    Only the last step of a rollout it takes as it is, and there this is late.
-    """
-
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        self.ended = np.zeros(self.num_envs, bool)
-        return self.env.reset(**options)
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        seen, rewards, terminated, truncated, info = self.env.step(actions)
-        before, self.ended = self.ended, terminated | truncated
-        return seen, rewards, before, np.zeros_like(before), info
-
-
 def train(env: str, seed: int, settings: Ppo) -> None:
     """One agent, no evolution."""
     from agilerl.algorithms import PPO
@@ -46,12 +29,11 @@ def train(env: str, seed: int, settings: Ppo) -> None:
     if settings.normalize:
         for each in vector.envs:  # gymnasium's wrapper for all at once does not know this mode
             each.obs_rms = vector.envs[0].obs_rms
-    envs = Late(vector)
-    envs.reset(seed=seed)  # the library resets again, without a seed
+    vector.reset(seed=seed)  # the library resets again, without a seed
     layers = {"hidden_size": [HIDDEN[0]], "activation": "Tanh", "layer_norm": False}
     agent = PPO(
-        envs.single_observation_space,
-        envs.single_action_space,
+        vector.single_observation_space,
+        vector.single_action_space,
         # The encoder's output is the second hidden layer; a head must have one of its own as well
         net_config={
             "encoder_config": layers | {"output_vanish": False},
@@ -72,4 +54,4 @@ def train(env: str, seed: int, settings: Ppo) -> None:
         max_grad_norm=0.5,
         action_std_init=0.0,  # a logarithm
     )
-    train_on_policy(envs, env, "PPO", [agent], max_steps=FOREVER, evo_steps=FOREVER, verbose=False)
+    train_on_policy(vector, env, "PPO", [agent], max_steps=FOREVER, evo_steps=FOREVER, verbose=False)
