@@ -1,33 +1,26 @@
 """How soon? Seconds of training until a task is solved, ours against every other system that installs.
 
-    python -m venv peers
-    peers/bin/pip install -c constraints.txt sbx-rl stable-baselines3 skrl tianshou "gymnasium[box2d,mujoco]"
-    peers/bin/pip install -c constraints.txt ray pyarrow tensorboardX lz4 ormsgpack pydantic requests  # see below
-    peers/bin/pip install -c constraints.txt rl-games torchrl threadpoolctl colorlog signal-slot-mp
-    peers/bin/pip install --no-deps sample-factory  # see below
-    python benchmarks/time_to_threshold.py --peers-python peers/bin/python        # whatever is not in the results yet
-    python benchmarks/time_to_threshold.py --only Pendulum-v1 --seeds 1 ...       # one task, seed 0
-    python benchmarks/time_to_threshold.py --disturbed ...                        # again what others held up
-    python benchmarks/time_to_threshold.py --table                                # no runs: table and picture
+    bash benchmarks/peers/install.sh peers                                          # the others, about 8 GB
+    python benchmarks/time_to_threshold.py --peers-python peers/*/bin/python        # whatever is not in the results yet
+    python benchmarks/time_to_threshold.py --only Pendulum-v1 --seeds 1 ...         # one task, seed 0
+    python benchmarks/time_to_threshold.py --disturbed ...                          # again what others held up
+    python benchmarks/time_to_threshold.py --table                                  # no runs: table and picture
 
 A task is solved when the mean return of the last 20 training episodes, exploration on, reaches its threshold. The clock
 starts at the first environment step: imports and construction are not counted, what JAX compiles while training is.
-Ours are the settings that ship with the library, the others mostly those of RL Baselines3 Zoo
-(the modules of `peers` have them), each run in a process of its own with one thread for
-torch and XLA's default threads for SBX. Seeds go round the systems, so that a busy minute hits all alike. The clock
+Ours are the settings that ship with the library, the others mostly those of RL Baselines3 Zoo (the modules of `peers`
+have them), each run in a process of its own with one thread for torch and XLA's default threads for SBX. Seeds go round the systems, so that a busy minute hits all alike. The clock
 also counts what others run on the machine: a run that had less than 80 % of a core is marked with * and only its
 processor seconds, over all threads, mean something. Several of our agents may be listed for a task, and several of
 theirs: the fastest by median counts on either side.
 
 The usually fastest others come first, and no run, of whomever, may take more than a limit or three times the median of
 the fastest other so far, on the two long tasks twice (--factor): the table says "not reached in" that many seconds. A
-process that does not even end then is killed with all that it started. All four tasks take about two hours.
+process that does not even end then is killed with all that it started. All four tasks take about three hours.
 
-`ray[rllib]` pins an older gymnasium, which it does not need: ray itself and what RLlib imports go beside the others.
-So does `sample-factory`, numpy too; wandb, OpenCV and the like are never imported.
-CleanRL is not here: what PyPI has of it (0.4.8) are scripts that import `gym.wrappers.Monitor`, which gym has no more.
-Nor is AgileRL (2.58): with these settings it does not learn Pendulum, because it always clips how much values change,
-and it wants another tensordict than TorchRL.
+Not here are CleanRL, since what PyPI has of it (0.4.8) are scripts that import `gym.wrappers.Monitor`, which gym has no
+more; LeanRL, Spinning Up and rlpyt, which PyPI has not; Acme (0.4.0), which wants a TensorFlow older than Python 3.11;
+BenchMARL and EPyMARL, which are for several agents. RSL-RL has continuous actions only.
 
 Results accumulate in results/time_to_threshold.json after every run.
 """
