@@ -9,10 +9,10 @@
 A task is solved when the mean return of the last 20 training episodes, exploration on, reaches its threshold. The clock
 starts at the first environment step: imports and construction are not counted, what JAX compiles while training is.
 Ours are the settings that ship with the library, the others mostly those of RL Baselines3 Zoo (the modules of `peers`
-have them), each run in a process of its own with one thread for torch and XLA's default threads for SBX. Seeds go round the systems, so that a busy minute hits all alike. The clock
-also counts what others run on the machine: a run that had less than 80 % of a core is marked with * and only its
-processor seconds, over all threads, mean something. Several of our agents may be listed for a task, and several of
-theirs: the fastest by median counts on either side.
+have them), each run in a process of its own with one thread for torch and XLA's default threads for SBX. Seeds go round
+the systems, so that a busy minute hits all alike. The clock also counts what others run on the machine: a run that had
+less than 80 % of a core is marked with * and only its processor seconds, over all threads, mean something. Where several
+agents of a system are listed the fastest by median counts.
 
 The usually fastest others come first, and no run, of whomever, may take more than a limit or three times the median of
 the fastest other so far, on the two long tasks twice (--factor): the table says "not reached in" that many seconds. A
