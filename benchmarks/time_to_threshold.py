@@ -11,8 +11,8 @@ starts at the first environment step: imports and construction are not counted, 
 Ours are the settings that ship with the library, the others mostly those of RL Baselines3 Zoo (the modules of `peers`
 have them), each run in a process of its own with one thread for torch and XLA's default threads for SBX. Seeds go round
 the systems, so that a busy minute hits all alike. The clock also counts what others run on the machine: a run that had
-less than 80 % of a core is marked with * and only its processor seconds, over all threads, mean something. Where several
-agents of a system are listed the fastest by median counts.
+less than 80 % of a core is marked with * and only its processor seconds, over all threads, mean something. Where
+several agents of a system are listed the fastest by median counts.
 
 The usually fastest others come first, and no run, of whomever, may take more than a limit or three times the median of
 the fastest other so far, on the two long tasks twice (--factor): the table says "not reached in" that many seconds. A
@@ -160,7 +160,10 @@ def run(task: Task, system: str, seed: int, seconds: float, pythons: list[Path])
 
 def run_by(python: Path, task: Task, system: str, seed: int, seconds: float) -> dict[str, Any] | str:
     """One run in a process of its own, of which nothing is left afterwards."""
-    command = [str(python), str(Path(__file__).with_name("threshold_run.py")), system, task.env, "--seed", str(seed)]
+    command = [str(python)]
+    if not system.startswith("ours/"):
+        command.append("-E")  # PYTHONPATH is for ours: the public ElegantRL has the name of this package
+    command += [str(Path(__file__).with_name("threshold_run.py")), system, task.env, "--seed", str(seed)]
     command += ["--threshold", str(task.threshold), "--limit", str(seconds)]
     patience = START_UP + 2 * seconds  # a busy machine may take twice as long
     process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True,
