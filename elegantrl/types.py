@@ -106,6 +106,7 @@ class Fault(NamedTuple):
     what: str
     where: str = ""  # file:line
     step: int = 0  # within its fragment
+    trace: str = ""  # the whole traceback of what was raised
 
 
 class Fragment(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -95,9 +96,10 @@ class GymVecEnv(VecEnv):
                 if over or cut:
                     ended[lane] = bool(over)
             except Exception as error:
+                told = self._misfit(result, error)
                 if self.faults is None or isinstance(error, SpecError):
-                    raise
-                self.faults.append(_fault(lane, self._misfit(result, error)))
+                    raise told from error.__cause__
+                self.faults.append(_fault(lane, told))
                 frame[lane], reward[lane], ended[lane] = self._frame[lane], 0.0, False
         next_obs = self._see(frame)
         tensor = self._tensor
@@ -161,7 +163,7 @@ class GymVecEnv(VecEnv):
 
     def _misfit(self, result: Any, error: Exception) -> Exception:
         """The error of a step, and if it was ours because of what ``step`` returned, in words of the interface."""
-        if not isinstance(result, tuple) or len(result) != 5:
+        if not isinstance(result, tuple) or len(result) != 5 or isinstance(error, SpecError):
             return error
         obs, reward, over, cut, _ = result
         told = SpecError(
@@ -261,7 +263,8 @@ class GymVecEnv(VecEnv):
 
 
 def _fault(lane: int, error: BaseException) -> Fault:
-    return Fault(lane, in_words(error), innermost_line(error))
+    trace = "".join(traceback.format_exception(error))
+    return Fault(lane, in_words(error), innermost_line(error), trace=trace)
 
 
 def lanes_of(env: Any, num_envs: int, name: str) -> list[Any]:

@@ -5,6 +5,7 @@ Axes: N environment lanes, O observation, A action.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
@@ -14,6 +15,8 @@ from torch import Tensor
 from ..errors import SpecError
 from ..rng import torch_stream
 from ..types import EnvSpec, Fault, State, Step
+
+log = logging.getLogger(__name__)
 
 Exactness = Literal["exact", "replayed", "episode"]
 """How much of an open episode survives a resume: its whole state, a verified replay of it, or nothing."""
@@ -67,6 +70,18 @@ class VecEnv(ABC):
 
     def close(self) -> None:  # noqa: B027  an environment without resources has nothing to release
         """Release what the environments hold."""
+
+
+def try_one_step(env: VecEnv) -> None:
+    """Refuse an environment whose steps do not fit its spaces; whatever else goes wrong a run may forgive."""
+    env.reset(0)
+    (action,) = _random_actions(env.spec, 0, 1, env.device)
+    try:
+        env.step(action)
+    except SpecError:
+        raise
+    except Exception:
+        log.debug("environment %r fails at its first step", env.spec.name, exc_info=True)
 
 
 def check_env(env: VecEnv, seed: int = 0, steps: int = 200) -> None:

@@ -107,7 +107,7 @@ def take_apart(value: Any) -> tuple[int, Any, list[Tensor]]:
 def plain_fragment(fragment: Fragment) -> tuple[Any, ...]:
     group, seq, version, _, (returns, lengths), faults, lost = fragment
     ended = len(returns), returns.astype(FLOAT64).tobytes(), lengths.astype(INT64).tobytes()
-    told = [(int(lane), str(what), str(where), int(step)) for lane, what, where, step in faults]
+    told = [(int(x.lane), str(x.what), str(x.where), int(x.step), str(x.trace)) for x in faults]
     return int(group), int(seq), int(version), *ended, told, int(lost)
 
 

@@ -208,6 +208,8 @@ class Crew:
         fresh = [fragment for fragment in part if self.version - fragment.version <= self.max_lag]
         if len(fresh) < len(part):
             self.losses.steps_stale += sum(fragment.rollout.reward.numel() for fragment in part)
+            self.losses.steps_lost += sum(fragment.steps_lost for fragment in part)
+            self.losses.env_errors += sum(len(fragment.faults) for fragment in part)
             for group in host.groups:
                 self.cut_off(group, job.seq + 1)
             return []
@@ -370,18 +372,18 @@ class Crew:
         self.losses.restarts += 1
         self.tell(f"{who}: {death}; restarted ({spent} within 10 minutes)")
 
-    def hire(self, who: str, builds: Sequence[Callable[[], Any]], timeout: float | None = None) -> list[Handle]:
+    def hire(self, who: str, builds: Sequence[Callable[[], Any]]) -> list[Handle]:
         """New roles; if one of them dies before it has come to life, all are tried again."""
         while True:
             try:
-                return self.executor.spawn_all(builds, timeout)
+                return self.executor.spawn_all(builds, self.timeout)
             except (RoleDied, RoleTimedOut) as death:
                 self.forgive(who, death)
 
     def replace(self, host: Host, who: str, begin_anew: bool) -> None:
         """A new host, as far as the old one had come, with the same work before it."""
         self.executor.kill(host.handle)
-        (host.handle,), host.next_snapshot = self.hire(who, [host.build], self.timeout), None
+        (host.handle,), host.next_snapshot = self.hire(who, [host.build]), None
         if self.policy_spec is None:  # nobody has been started yet
             return
         host.repeating = RESTORING
@@ -443,7 +445,7 @@ class Crew:
             try:
                 if is_dead:
                     self.executor.kill(self.judge)
-                    (self.judge,) = self.hire("evaluator", [self.build_judge], self.timeout)
+                    (self.judge,) = self.hire("evaluator", [self.build_judge])
                     call = self.judge.call("score", ref, seed, timeout=self.timeout)
                     self.verdict = (ref, seed, call)
                 if not wait and not call.done():

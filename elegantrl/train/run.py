@@ -20,7 +20,7 @@ import torch
 from .. import __version__
 from ..config import RunConfig
 from ..envs import make_env
-from ..envs.vec_env import VecEnv
+from ..envs.vec_env import VecEnv, try_one_step
 from ..errors import BudgetSpent, CheckpointError, ConfigError, RoleDied, RoleTimedOut
 from ..execute.base import Executor
 from ..execute.inline import InlineExecutor
@@ -145,6 +145,8 @@ def run_training(
         supervisor = Supervisor(config, learners, crew, store, log, display, info, keep_best)
         if commit is not None:
             restore(supervisor, commit, store, display)
+        elif resume:
+            display.message(f"{folder} was interrupted before its first commit; the run begins anew")
         write_atomic(folder / "config.yaml", config.to_yaml().encode())
         with stop_on_signals(supervisor.request_stop), resize_on_signals(supervisor.request_workers):
             reason = supervisor.run()
@@ -250,8 +252,11 @@ def evaluator_builder(
 
 
 def build_evaluator(make: Callable[[], VecEnv], policy_spec: PolicySpec, max_episode_steps: int) -> Evaluator:
-    """A lane per evaluation episode."""
-    return Evaluator(make(), policy_spec, max_episode_steps)
+    """A lane per evaluation episode, in environments that fit their spaces: they are tried here, since nothing of a
+    score depends on what they did before."""
+    env = make()
+    try_one_step(env)
+    return Evaluator(env, policy_spec, max_episode_steps)
 
 
 def is_instance(source: Any) -> bool:
@@ -295,6 +300,8 @@ def check_same_config(folder: Path, config: RunConfig) -> None:
     """Refuse to continue a run that was made with other settings."""
     if not (folder / "config.yaml").exists():
         raise CheckpointError(f"{folder} holds no run to resume; check --run-dir or drop --resume")
+    if not (folder / "commits").is_dir():
+        raise CheckpointError(f"{folder} holds no commit to resume; start anew in another --run-dir")
     found = load_config(folder)
     if found.hash() != config.hash():
         raise ConfigError(
@@ -303,8 +310,8 @@ def check_same_config(folder: Path, config: RunConfig) -> None:
         )
 
 
-def find_commit(store: Store, config: RunConfig) -> Commit:
-    """The newest commit of a run folder that is whole, readable and of this config."""
+def find_commit(store: Store, config: RunConfig) -> Commit | None:
+    """The newest commit of a run folder that is whole, readable and of this config; None if there never was one."""
 
     def check(commit: Commit) -> None:
         for part in commit.parts:
@@ -313,10 +320,7 @@ def find_commit(store: Store, config: RunConfig) -> Commit:
         if found != config.hash():
             raise CheckpointError(f"it belongs to another config ({found} instead of {config.hash()})")
 
-    commit = store.latest_valid(check)
-    if commit is None:
-        raise CheckpointError(f"{store.run_dir} holds no commit to resume; start anew in another --run-dir")
-    return commit
+    return store.latest_valid(check)
 
 
 def first_difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:

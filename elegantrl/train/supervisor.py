@@ -75,6 +75,8 @@ class Supervisor:
         """How many updates of parameters there were; known at the end."""
         self._seconds_before = 0.0
         self._failed_commits = 0
+        self._traced: set[str] = set()
+        """Places of errors whose tracebacks were shown."""
         # Without pauses: an environment is reset before anybody hears of it.
         self.env_budget = RestartBudget(config.execute.max_restarts, sleep=lambda _: None, of="environment faults")
 
@@ -178,6 +180,9 @@ class Supervisor:
             step = fragment.seq * len(fragment.rollout.reward) + fault.step + 1
             text = f"worker {self.crew.worker_of(group)} slot {slot}: {fault.what} at step {step}"
             text += f" ({fault.where})" if fault.where else ", fragment rejected"  # only what was raised has a place
+            if fault.where not in self._traced and fault.trace:
+                self._traced.add(fault.where)
+                self.display.message(fault.trace.rstrip())
             spent = self.env_budget.spend(f"{text} in {self.config.env.id}")
             losses.env_errors += 1
             self.display.message(f"{text}; slot reset ({spent} within 10 minutes)")

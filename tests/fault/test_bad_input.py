@@ -21,6 +21,7 @@ from gymnasium import spaces
 
 from elegantrl.train import metrics as metrics_module
 from elegantrl.train import plot as plot_module
+from elegantrl.train.metrics import read_metrics
 from elegantrl.train.store import Store
 
 Cli = Callable[..., Any]
@@ -513,6 +514,21 @@ def test_no_commit_at_all(cli: Cli, run_dir: Path) -> None:
     assert snapshot(run_dir) == before
 
 
+def test_killed_before_its_first_commit(
+    cli: Cli, run_dir: Path, load_commit: LoadCommit, hash_state: HashState
+) -> None:
+    sound = {part: hash_state(state) for part, state in load_commit(run_dir).items() if part != "supervisor"}
+    for commit in (run_dir / "commits").iterdir():
+        shutil.rmtree(commit)
+    outcome = train(cli, run_dir, "--resume", max_steps=40)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert f"{run_dir} was interrupted before its first commit; the run begins anew" in outcome.out
+    again = load_commit(run_dir)
+    assert {part: hash_state(again[part]) for part in sound} == sound
+    steps = [row["env_steps"] for row in read_metrics(run_dir) if row["kind"] == "eval"]
+    assert steps == sorted(set(steps))
+
+
 def forge(commit: Path, name: str, data: bytes) -> None:
     """Replace a file of a commit and make every hash right again."""
     (commit / name).write_bytes(data)
@@ -613,7 +629,7 @@ FAULTS = {
     Raises: f"worker 0 slot 0: RuntimeError: sensor lost at step 56 ({__file__}:",
     NanObs: f"{HERE}:NanObs gave a non-finite observation in lane 0 (step 0 of fragment 12)",
     InfReward: f"{HERE}:InfReward gave a non-finite reward in lane 0 (step 0 of fragment 12)",
-    OtherShape: "slot 0: ValueError: could not broadcast input array from shape (4,) into shape (3,) at step 55",
+    OtherShape: "step returned an observation of shape (4,), expected (3,) as in its observation_space at step 55",
 }
 
 
@@ -628,7 +644,8 @@ def test_a_fault_in_the_middle_of_a_run(
 ) -> None:
     name = f"{HERE}:{env.__name__}"
     monkeypatch.setattr(env, "fails_at", 50)
-    outcome = train(cli, tmp_path / "run", env=name, max_steps=400)
+    # Inline, since whoever picks a layout takes some steps first, and refuses what does not fit.
+    outcome = train(cli, tmp_path / "run", "--executor", "inline", env=name, max_steps=400)
     assert outcome.code == 3
     assert FAULTS[env] in outcome.sentence and name in outcome.sentence
     commit = Store(tmp_path / "run").latest_valid()

@@ -230,7 +230,8 @@ def test_a_run_goes_on_after_an_error(run_quietly: Run, load_commit: LoadCommit,
     env = partial(FaultEnv, env_id="Pendulum-v1", mode="raise", at_step=33, only_slots=3)
     settings = {**REPLAY, **LAYOUT, "executor": executor, "max_steps": 400}
     run = run_quietly("sac", env, run_dir=tmp_path / "run", display=listener, **settings)
-    (line,) = listener.said
+    trace, line = listener.said
+    assert re.match(r"Traceback .*testing\.py.*\nValueError: raise as asked for$", trace, re.S)
     said = (
         rf"worker 1 slot 3: ValueError: raise as asked for at step 33 {PLACE}; slot reset \(1 of 10 within 10 minutes\)"
     )
@@ -327,6 +328,7 @@ def test_an_environment_that_always_raises_ends_the_run(train: Callable[..., Any
     assert outcome.code == 3
     budget = "the budget of 3 environment faults within 10 minutes is spent: fix the cause and resume the last commit"
     assert re.match(rf"worker 0 slot 3: ValueError: .* at step 1 {PLACE} in {NAME}; {budget}", outcome.sentence)
+    assert outcome.out.count("Traceback") == 1  # all were raised at the same place
 
 
 def test_the_last_commit_outlives_an_environment(train: Callable[..., Any]) -> None:
@@ -347,9 +349,19 @@ def test_the_last_commit_outlives_an_environment(train: Callable[..., Any]) -> N
         ("none", "mode='none' is no fault; use one of bad_dtype, bad_shape"),
     ],
 )
-def test_what_fails_before_the_first_step_is_refused(train: Callable[..., Any], mode: str, says: str) -> None:
+def test_what_fails_at_once_is_refused(train: Callable[..., Any], mode: str, says: str) -> None:
     outcome = train("--env-kwargs", f"mode={mode}", "at_reset=1")
     assert outcome.code == 2 and says in outcome.sentence
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+@pytest.mark.parametrize("mode", ["bad_shape", "bad_dtype", "bool_done_array"])
+def test_a_step_that_does_not_fit_is_refused_before_training(
+    train: Callable[..., Any], mode: str, executor: str
+) -> None:
+    outcome = train("--env-kwargs", f"mode={mode}", "at_step=1", "--executor", executor)
+    assert outcome.code == 2 and re.match(RAISED[mode].removeprefix("SpecError: "), outcome.sentence)
     assert os.listdir() == []
 
 

@@ -27,19 +27,21 @@ Run = Callable[..., RunResult]
 Hashes = dict[str, str]
 HashCommit = Callable[[Path], Hashes]
 
-ROLES = ("worker", "learner", "evaluator", "driver")
+ROLES = ("worker", "learner", "rank", "evaluator", "driver")
+"""A rank is the second of two learners."""
 COMMIT = ("begin", "after_file", "before_manifest", "before_rename", "after_rename", "prune")
 PHASES = ("start", "sample", "update", "evaluate", *(f"commit.{point}" for point in COMMIT), "shutdown")
 
-CHILDREN = ("worker", "worker", "learner", "evaluator")
-"""The order in which a run starts its processes."""
+CHILDREN = {1: ("worker", "worker", "learner", "evaluator"), 2: ("worker", "worker", "learner", "rank", "evaluator")}
+"""For a number of learners, the order in which a run starts its processes."""
 
 SETTINGS: dict[str, Any] = {
-    "seed": 5, "num_envs": 4, "num_groups": 2, "executor": "process", "num_workers": 2, "num_learners": 1,
+    "seed": 5, "num_envs": 4, "num_groups": 2, "executor": "process", "num_workers": 2,
     "max_steps": 240, "hidden": [8], "horizon": 20, "batch_size": 16, "num_epochs": 1,
     "eval": {"interval": 10**6, "episodes": 2, "max_episode_steps": 40}, "checkpoint": {"interval": 80},
 }  # fmt: skip
 FRAGMENT, ITERATION = 40, 80
+MOST_LOST = {"worker": FRAGMENT, "learner": 2 * ITERATION, "rank": 2 * ITERATION, "evaluator": 0}
 GONE_SECONDS = 20.0
 
 
@@ -50,6 +52,10 @@ def cells() -> Iterator[Any]:
             # While the files of a commit are written other roles have given what it needs: one point stands for all.
             is_alike = role != "driver" and phase.startswith("commit.") and phase != "commit.before_manifest"
             yield pytest.param(role, phase, id=f"{role}-{phase}", marks=[pytest.mark.slow] if is_alike else [])
+
+
+def learners_for(role: str) -> int:
+    return 2 if role == "rank" else 1
 
 
 class Killer:
@@ -97,8 +103,9 @@ class Killer:
 
     def born(self, handle: ProcessHandle) -> None:
         self.handles.append(handle)
+        names = CHILDREN[learners_for(self.role)]
         # A driver that starts dies when all its processes live and none of them has been heard.
-        number = len(CHILDREN) - 1 if self.role == "driver" else CHILDREN.index(self.role)
+        number = len(names) - 1 if self.role == "driver" else names.index(self.role)
         if self.phase == "start" and len(self.handles) == number + 1:
             self.kill(handle)
 
@@ -114,7 +121,9 @@ class Killer:
     def victim(self) -> Any:
         assert self.supervisor is not None
         crew, learners = self.supervisor.crew, self.supervisor.learners
-        return {"worker": crew.hosts[0].handle, "learner": learners.handles[0], "evaluator": crew.judge}.get(self.role)
+        first, last = learners.handles[0], learners.handles[-1]
+        victims = {"worker": crew.hosts[0].handle, "learner": first, "rank": last, "evaluator": crew.judge}
+        return victims.get(self.role)
 
     def kill(self, handle: Any) -> None:
         self.num_kills += 1
@@ -125,8 +134,8 @@ class Killer:
         connection.wait([handle.process.sentinel])  # it is dead before anything else happens
 
 
-SOUND: Hashes = {}
-"""The parts of the last commit of a run in which nobody is killed, made once."""
+SOUND: dict[int, Hashes] = {}
+"""For a number of learners, the parts of the last commit of a run in which nobody is killed, made once."""
 
 
 @pytest.fixture
@@ -135,12 +144,13 @@ def hash_commit(load_commit: Callable[[Path], dict[str, Any]], hash_state: Calla
 
 
 @pytest.fixture
-def run(run_quietly: Run, hash_commit: HashCommit, tmp_path: Path) -> Run:
+def run(run_quietly: Run, hash_commit: HashCommit, tmp_path: Path, role: str) -> Run:
     """One and the same run; made without a kill before it is made with one."""
-    run = partial(run_quietly, "ppo", "CartPole-v1", **SETTINGS)
-    if not SOUND:
+    learners = learners_for(role)
+    run = partial(run_quietly, "ppo", "CartPole-v1", num_learners=learners, **SETTINGS)
+    if learners not in SOUND:
         assert run(run_dir=tmp_path / "sound").summary["restarts"] == 0
-        SOUND.update(hash_commit(tmp_path / "sound"))
+        SOUND[learners] = hash_commit(tmp_path / "sound")
     return run
 
 
@@ -152,7 +162,7 @@ def test_a_run_survives_its_roles(
     if role == "driver":
         with monkeypatch.context() as inner:
             pids = die_in_child(Killer(inner, role, phase), partial(run, run_dir=folder))
-        assert len(pids) == len(CHILDREN)
+        assert len(pids) == len(CHILDREN[1])
         wait_until_gone(pids)
         # What died before it had written anything begins anew.
         summary = run(run_dir=folder, resume=phase != "start").summary
@@ -163,9 +173,9 @@ def test_a_run_survives_its_roles(
             summary = run(run_dir=folder).summary
         assert killer.num_kills == 1
         assert summary["restarts"] == (phase != "shutdown")  # when all is written nobody is missed
-        assert summary["steps_lost"] <= {"worker": FRAGMENT, "learner": 2 * ITERATION, "evaluator": 0}[role]
+        assert summary["steps_lost"] <= MOST_LOST[role]
         assert summary["episodes_lost"] == 0
-    assert hash_commit(folder) == SOUND
+    assert hash_commit(folder) == SOUND[learners_for(role)]
     assert not list(folder.rglob(".tmp-*"))
     assert multiprocessing.active_children() == []
 

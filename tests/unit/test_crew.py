@@ -20,11 +20,11 @@ from elegantrl.execute.process import ProcessExecutor
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.train.crew import Crew, plain_outcome
 from elegantrl.train.jobs import Job
-from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, State, Weights
+from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fault, Fragment, Rollout, State, Weights
 
 
 class Counter:
-    """A host whose observations count its steps; its first job may wait for a file to appear."""
+    """A host whose observations count its steps; if it has to wait for a file, something goes wrong in each job."""
 
     def __init__(self, groups: range, gate: Path | None):
         self.groups, self.gate, self.total = groups, gate, 0
@@ -43,7 +43,8 @@ class Counter:
         action = torch.zeros(horizon, 1, dtype=torch.int64)
         rollout = Rollout(time[:-1], action, zero, none, none, time[1:], zero)
         episodes = Episodes(np.empty(0), np.empty(0, dtype=np.int64))
-        return [Fragment(group, seq, weights.version, rollout, episodes) for group in self.groups]
+        wrong = ((Fault(0, "too late"),), 2) if self.gate is not None else ((), 0)
+        return [Fragment(group, seq, weights.version, rollout, episodes, *wrong) for group in self.groups]
 
     def state_dict(self) -> dict[str, State]:
         return {f"worker{group}": {"total": self.total} for group in self.groups}
@@ -189,6 +190,8 @@ def test_a_slow_worker_holds_nobody_up_and_its_old_data_are_dropped(tmp_path: Pa
             version += 1
             crew.publish(Weights(version, torch.zeros(1)))
         assert crew.losses.steps_stale % 4 == 0
+        # What went wrong in data that are not learned from counts all the same.
+        assert 4 * crew.losses.env_errors == crew.losses.steps_stale == 2 * crew.losses.steps_lost
         assert crew.take_cuts() is not None
     finally:
         executor.close()
