@@ -36,12 +36,31 @@ environment older
 $install rsl-rl-lib==5.5.1 tqdm scipy joblib scikit-learn opencv-python-headless
 $pip install --no-deps gym==0.26.2 gym_notices pfrl==0.4.0 mushroom_rl==1.10.2
 
-# PufferLib comes as source. Its setup.py downloads Box2D and raylib for browsers, and builds all environments.
+# PufferLib comes as source. Its setup.py downloads Box2D and raylib for browsers, already when pip asks for its name, and
+# builds all environments: it is given empty archives until it can be changed, and a PATH without nvcc.
 $install psutil rich rich_argparse pyro-ppl "setuptools<81" wheel ninja
-$pip download --no-deps --no-binary :all: --no-build-isolation --dest "$folder/source" pufferlib==3.0.0
+mkdir -p "$folder/empty"
+cat > "$folder/empty/sitecustomize.py" <<'END'
+import os
+import tarfile
+import urllib.request
+import zipfile
+
+
+def retrieve_nothing(url, name):
+    os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    if name.endswith(".zip"):
+        zipfile.ZipFile(name, "w").close()
+    else:
+        tarfile.open(name, "w:gz").close()
+
+
+urllib.request.urlretrieve = retrieve_nothing
+END
+PYTHONPATH="$folder/empty" PATH=/usr/bin:/bin $pip download --no-deps --no-binary :all: --no-build-isolation --dest "$folder/source" pufferlib==3.0.0
 tar -xzf "$folder/source/pufferlib-3.0.0.tar.gz" -C "$folder/source"
 sed -i -e "s/^    download_raylib('raylib-5.5_webassembly', '.zip')/    pass/" \
     -e "s/^    download_box2d(.*)/    pass/" \
     -e "s/glob.glob('pufferlib.*binding.c', recursive=True)/['pufferlib\/ocean\/cartpole\/binding.c']/" \
     "$folder/source/pufferlib-3.0.0/setup.py"
-PATH=/usr/bin:/bin $pip install --no-build-isolation --no-deps "$folder/source/pufferlib-3.0.0"  # a PATH without nvcc
+PATH=/usr/bin:/bin $pip install --no-build-isolation --no-deps "$folder/source/pufferlib-3.0.0"
