@@ -184,7 +184,10 @@ def main() -> int:
     parser.add_argument("--threshold", type=float, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds after which the run is given up")
+    parser.add_argument("--core", type=int, help="the only core that it may use")
     args = parser.parse_args()
+    if args.core is not None:
+        os.sched_setaffinity(0, {args.core})
     library = args.system.partition("/")[0]
     if any(importlib.util.find_spec(name) is None for name in PACKAGES[library]):
         return NOT_INSTALLED
