@@ -1,4 +1,5 @@
-"""Every role killed in every phase of a run in processes: it ends with the bits of a run that nobody disturbed."""
+"""Every role killed in every phase of a run, in processes or all in one: it ends with the bits of a run that nobody
+disturbed."""
 
 from __future__ import annotations
 
@@ -27,19 +28,32 @@ Run = Callable[..., RunResult]
 Hashes = dict[str, str]
 HashCommit = Callable[[Path], Hashes]
 
-ROLES = ("worker", "learner", "rank", "evaluator", "driver")
-"""A rank is the second of two learners."""
+ROLES = (
+    ("inline", "driver"),
+    ("ranks", "rank"),
+    *(("process", role) for role in ("worker", "learner", "evaluator", "driver")),
+)
+"""Layouts, and who is killed in them; a rank is the second of two learners."""
 COMMIT = ("begin", "after_file", "before_manifest", "before_rename", "after_rename", "prune")
 PHASES = ("start", "sample", "update", "evaluate", *(f"commit.{point}" for point in COMMIT), "shutdown")
 
-CHILDREN = {1: ("worker", "worker", "learner", "evaluator"), 2: ("worker", "worker", "learner", "rank", "evaluator")}
-"""For a number of learners, the order in which a run starts its processes."""
+CHILDREN: dict[str, tuple[str, ...]] = {
+    "inline": (),
+    "process": ("worker", "worker", "learner", "evaluator"),
+    "ranks": ("worker", "worker", "learner", "rank", "evaluator"),
+}
+"""For each layout, the order in which a run starts its processes."""
 
 SETTINGS: dict[str, Any] = {
-    "seed": 5, "num_envs": 4, "num_groups": 2, "executor": "process", "num_workers": 2,
+    "seed": 5, "num_envs": 4, "num_groups": 2,
     "max_steps": 240, "hidden": [8], "horizon": 20, "batch_size": 16, "num_epochs": 1,
     "eval": {"interval": 10**6, "episodes": 2, "max_episode_steps": 40}, "checkpoint": {"interval": 80},
 }  # fmt: skip
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "inline": {"executor": "inline"},
+    "process": {"executor": "process", "num_workers": 2, "num_learners": 1},
+    "ranks": {"executor": "process", "num_workers": 2, "num_learners": 2},
+}
 FRAGMENT, ITERATION = 40, 80
 MOST_LOST = {"worker": FRAGMENT, "learner": 2 * ITERATION, "rank": 2 * ITERATION, "evaluator": 0}
 GONE_SECONDS = 20.0
@@ -48,21 +62,18 @@ GONE_SECONDS = 20.0
 def cells() -> Iterator[Any]:
     """All cells occur: a role that does nothing in a phase can be killed in it too, and is missed later."""
     for phase in PHASES:
-        for role in ROLES:
+        for layout, role in ROLES:
             # While the files of a commit are written other roles have given what it needs: one point stands for all.
             is_alike = role != "driver" and phase.startswith("commit.") and phase != "commit.before_manifest"
-            yield pytest.param(role, phase, id=f"{role}-{phase}", marks=[pytest.mark.slow] if is_alike else [])
-
-
-def learners_for(role: str) -> int:
-    return 2 if role == "rank" else 1
+            marks = [pytest.mark.slow] if is_alike else []
+            yield pytest.param(layout, role, phase, id=f"{layout}-{role}-{phase}", marks=marks)
 
 
 class Killer:
     """Strikes once, in the given phase after the second update; at the start when a process has just begun to live."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, role: str, phase: str):
-        self.role, self.phase = role, phase
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, layout: str, role: str, phase: str):
+        self.layout, self.role, self.phase = layout, role, phase
         self.supervisor: Supervisor | None = None
         self.handles: list[ProcessHandle] = []
         """All processes of the run, in the order of their births."""
@@ -74,11 +85,15 @@ class Killer:
             def __init__(self, *args: Any):
                 killer.supervisor = self
                 super().__init__(*args)
+                killer.settled()
 
         monkeypatch.setattr(run_module, "Supervisor", Watched)
         self.wrap(monkeypatch, ProcessExecutor, "start_child", after=self.born)
         self.wrap(monkeypatch, Crew, "ready_hosts", before=lambda *_: self.enter("sample"))
-        self.wrap(monkeypatch, Learners, "outcomes", before=self.asked)
+        if layout == "inline":
+            self.wrap(monkeypatch, Learners, "update", before=lambda *_: self.enter_update())
+        else:
+            self.wrap(monkeypatch, Learners, "outcomes", before=self.asked)
         self.wrap(monkeypatch, Crew, "score", before=lambda *_: self.enter("evaluate"))
         self.wrap(monkeypatch, run_module, "finish", before=lambda *_: self.enter("shutdown"))
         monkeypatch.setattr(store_module, "failpoint", self.enter)
@@ -103,16 +118,23 @@ class Killer:
 
     def born(self, handle: ProcessHandle) -> None:
         self.handles.append(handle)
-        names = CHILDREN[learners_for(self.role)]
+        names = CHILDREN[self.layout]
         # A driver that starts dies when all its processes live and none of them has been heard.
         number = len(names) - 1 if self.role == "driver" else names.index(self.role)
         if self.phase == "start" and len(self.handles) == number + 1:
             self.kill(handle)
 
+    def settled(self) -> None:
+        if self.phase == "start" and self.layout == "inline":
+            self.kill(None)
+
     def asked(self, learners: Learners, calls: Any) -> None:
         if calls[0].method == "report":  # by now the learner is at it
-            self.enter("update")
-            self.num_updates += 1
+            self.enter_update()
+
+    def enter_update(self) -> None:
+        self.enter("update")
+        self.num_updates += 1
 
     def enter(self, phase: str) -> None:
         if phase == self.phase and self.num_updates >= 2 and self.num_kills == 0:
@@ -134,8 +156,9 @@ class Killer:
         connection.wait([handle.process.sentinel])  # it is dead before anything else happens
 
 
-SOUND: dict[int, Hashes] = {}
-"""For a number of learners, the parts of the last commit of a run in which nobody is killed, made once."""
+SOUND: dict[str, Hashes] = {}
+"""The parts of the last commit of a run in processes in which nobody is killed, made once; with two learners they are
+others, and inline the same."""
 
 
 @pytest.fixture
@@ -143,39 +166,48 @@ def hash_commit(load_commit: Callable[[Path], dict[str, Any]], hash_state: Calla
     return lambda folder: {part: hash_state(state) for part, state in load_commit(folder).items()}
 
 
+def sound(layout: str) -> str:
+    return "ranks" if layout == "ranks" else "process"
+
+
 @pytest.fixture
-def run(run_quietly: Run, hash_commit: HashCommit, tmp_path: Path, role: str) -> Run:
+def run(run_quietly: Run, hash_commit: HashCommit, tmp_path: Path, layout: str) -> Run:
     """One and the same run; made without a kill before it is made with one."""
-    learners = learners_for(role)
-    run = partial(run_quietly, "ppo", "CartPole-v1", num_learners=learners, **SETTINGS)
-    if learners not in SOUND:
-        assert run(run_dir=tmp_path / "sound").summary["restarts"] == 0
-        SOUND[learners] = hash_commit(tmp_path / "sound")
-    return run
+    run = partial(run_quietly, "ppo", "CartPole-v1", **SETTINGS)
+    if sound(layout) not in SOUND:
+        assert run(run_dir=tmp_path / "sound", **LAYOUTS[sound(layout)]).summary["restarts"] == 0
+        SOUND[sound(layout)] = hash_commit(tmp_path / "sound")
+    return partial(run, **LAYOUTS[layout])
 
 
-@pytest.mark.parametrize(("role", "phase"), cells())
+@pytest.mark.parametrize(("layout", "role", "phase"), cells())
 def test_a_run_survives_its_roles(
-    run: Run, hash_commit: HashCommit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, role: str, phase: str
+    run: Run,
+    hash_commit: HashCommit,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    layout: str,
+    role: str,
+    phase: str,
 ) -> None:
     folder = tmp_path / "run"
     if role == "driver":
         with monkeypatch.context() as inner:
-            pids = die_in_child(Killer(inner, role, phase), partial(run, run_dir=folder))
-        assert len(pids) == len(CHILDREN[1])
+            pids = die_in_child(Killer(inner, layout, role, phase), partial(run, run_dir=folder))
+        assert len(pids) == len(CHILDREN[layout])
         wait_until_gone(pids)
         # What died before it had written anything begins anew.
         summary = run(run_dir=folder, resume=phase != "start").summary
         assert summary["restarts"] == summary["steps_lost"] == 0
     else:
         with monkeypatch.context() as inner:
-            killer = Killer(inner, role, phase)
+            killer = Killer(inner, layout, role, phase)
             summary = run(run_dir=folder).summary
         assert killer.num_kills == 1
         assert summary["restarts"] == (phase != "shutdown")  # when all is written nobody is missed
         assert summary["steps_lost"] <= MOST_LOST[role]
         assert summary["episodes_lost"] == 0
-    assert hash_commit(folder) == SOUND[learners_for(role)]
+    assert hash_commit(folder) == SOUND[sound(layout)]
     assert not list(folder.rglob(".tmp-*"))
     assert multiprocessing.active_children() == []
 
