@@ -77,16 +77,11 @@ OTHERS = ("skrl/ppo", "tianshou/ppo", "rllib/ppo", "rl_games/ppo", "sample_facto
 TASKS = [
     Task("CartPole-v1", 475, 30, ("sbx/ppo", "sb3/ppo", "ours/ppo", *OTHERS)),
     Task("Pendulum-v1", -200, 45, ("sbx/ppo", "sb3/ppo", "ours/ppo", "sbx/sac", "sbx/td3", *OTHERS, "rsl_rl/ppo")),
-    Task(
-        "LunarLander-v3",
-        200,
-        40,
-        ("sbx/ppo", "sb3/ppo", "ours/ppo", "sbx/ppo-quick", "sb3/ppo-quick", "sbx/ppo-defaults", *OTHERS),
-    ),
+    Task("LunarLander-v3", 200, 40, ("sbx/ppo", "sb3/ppo", "ours/ppo", *OTHERS)),
     Task("Hopper-v5", 2000, 50, ("sbx/ppo", "sb3/ppo", "ours/ppo", "sbx/ppo-zoo", *OTHERS, "rsl_rl/ppo")),
 ]
 FASTEST = ("sbx/ppo", "sb3/ppo")
-"""Others that may take twice the limit, whichever settings they have."""
+"""Others that may take twice the limit."""
 ON_ALL_CORES = ("ours", "sbx")
 
 
@@ -132,7 +127,7 @@ def run_task(task: Task, args: argparse.Namespace) -> None:
         before = runs.get(system, {}).get(str(seed))
         if system in absent or (before is not None and not (args.disturbed and disturbed(before))):
             return
-        most = (args.limit or task.limit) * (2 if system.startswith(FASTEST) else 1)
+        most = (args.limit or task.limit) * (2 if system in FASTEST else 1)
         result = run(task, system, seed, limit(runs, most, args.factor), args.peers_python, core)
         print(f"{task.env} {system} seed {seed}: {line(result)}", flush=True)
         if isinstance(result, str):

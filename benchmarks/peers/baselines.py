@@ -22,11 +22,6 @@ LUNARLANDER_PPO = {
     "n_envs": 16, "n_steps": 1024, "batch_size": 64, "n_epochs": 4, "gae_lambda": 0.98, "gamma": 0.999,
     "ent_coef": 0.01,
 }  # fmt: skip
-LUNARLANDER_PPO_QUICK = {
-    "n_envs": 16, "n_steps": 256, "batch_size": 512, "n_epochs": 10, "gae_lambda": 0.95, "gamma": 0.99,
-    "ent_coef": 0.01, "learning_rate": 1e-3,
-}  # fmt: skip
-LUNARLANDER_PPO_DEFAULTS = {"n_envs": 8, "n_steps": 256, "batch_size": 64, "n_epochs": 10}
 HOPPER_PPO_ZOO = {
     "n_envs": 1, "normalize": True, "n_steps": 512, "batch_size": 32, "n_epochs": 5, "gae_lambda": 0.99,
     "gamma": 0.999, "learning_rate": 9.80828e-05, "ent_coef": 0.00229519, "clip_range": 0.2, "max_grad_norm": 0.7,
@@ -43,15 +38,11 @@ PENDULUM_TD3 = {
 BASELINES: dict[str, dict[str, dict[str, Any]]] = {
     "CartPole-v1": {"ppo": CARTPOLE_PPO},
     "Pendulum-v1": {"ppo": PENDULUM_PPO, "sac": PENDULUM_SAC, "td3": PENDULUM_TD3},
-    "LunarLander-v3": {
-        "ppo": LUNARLANDER_PPO,
-        "ppo-quick": LUNARLANDER_PPO_QUICK,
-        "ppo-defaults": LUNARLANDER_PPO_DEFAULTS,
-    },
+    "LunarLander-v3": {"ppo": LUNARLANDER_PPO},
     "Hopper-v5": {"ppo": HOPPER_PPO, "ppo-zoo": HOPPER_PPO_ZOO},
 }
-"""The settings of RL Baselines3 Zoo. For Hopper, whose zoo settings use one environment, also the libraries' own
-defaults with eight; for LunarLander, whose zoo settings learn slowly, also these and fewer, larger minibatches."""
+"""The settings of RL Baselines3 Zoo, and for Hopper, whose zoo settings use one environment, also the libraries' own
+defaults with eight."""
 SDE = {"use_sde": True, "sde_sample_freq": 4}
 """State-dependent exploration, which the zoo asks for on Pendulum and SBX does not have for PPO."""
 
