@@ -77,18 +77,28 @@ SAC_SHAPE: dict[str, Any] = {
 def pipeline() -> list[Measurement]:
     """SAC, one update per step, where a step costs as much as an update: the pipeline picked for it against one
     process."""
-    updates = speed("sac", partial(Costly, 0.0), 8.0, **SAC_SHAPE)
-    measurements = []
-    for is_busy, name, bar in ((False, "asleep", ">= 1.8"), (True, "busy", "-")):
-        env = partial(Costly, 1.0 / updates, is_busy)
-        inline = partial(speed, "sac", env, 10.0, **SAC_SHAPE)
-        layout = pick_layout(resolve_config("sac", "Costly", {"env": {"num_envs": 1}})[0], env)
-        picked = layout.execute | {"num_threads": layout.num_threads}
-        ours, reference = alternate(partial(inline, **picked), inline, repeats=5)
-        how = f"lag {picked['max_lag']}, learner {'helped' if layout.num_threads > 1 else 'alone'}"
-        what = f"SAC pipeline ({how}), a step as long as an update, {name}"
-        measurements.append(Measurement(what, "steps/s", ours, reference, "one process", bar))
-    return measurements
+    return [pipeline_around(False, "asleep", ">= 1.8"), pipeline_around(True, "busy", "-")]
+
+
+def pipeline_around(is_busy: bool, name: str, bar: str) -> Measurement:
+    """What an update costs is measured anew for each repeat, since the speed of a machine changes."""
+    update_seconds = 0.0
+
+    def measure_update() -> float:
+        nonlocal update_seconds
+        update_seconds = 1.0 / speed("sac", partial(Costly, 0.0), 8.0, **SAC_SHAPE)
+        return update_seconds
+
+    def with_layout(**layout: Any) -> float:
+        return speed("sac", partial(Costly, update_seconds, is_busy), 10.0, **SAC_SHAPE, **layout)
+
+    config = resolve_config("sac", "Costly", {"env": {"num_envs": 1}})[0]
+    layout = pick_layout(config, partial(Costly, measure_update(), is_busy))
+    picked = layout.execute | {"num_threads": layout.num_threads}
+    _, ours, reference = alternate(measure_update, partial(with_layout, **picked), with_layout, repeats=5)
+    how = f"lag {picked['max_lag']}, learner {'helped' if layout.num_threads > 1 else 'alone'}"
+    what = f"SAC pipeline ({how}), a step as long as an update, {name}"
+    return Measurement(what, "steps/s", ours, reference, "one process", bar)
 
 
 def halfcheetah() -> list[Measurement]:
