@@ -194,6 +194,7 @@ class ProcessHandle(Handle):
         late.end(
             error=RoleTimedOut(
                 f"no answer to {late.method} from pid {self.process.pid} within {late.timeout:g} s, so it was ended"
+                f" (--role-timeout gives it longer)"
             )
         )
         self.kill("was ended after a timeout")
