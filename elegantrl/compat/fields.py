@@ -99,6 +99,7 @@ HANDLED: dict[str, Any] = {
     "continue_train": False,
     "if_remove": False,
     "gpu_id": -1,
+    "num_workers": 1,
     "learner_gpu_ids": (),
     "eval_env_class": None,
     "eval_env_args": None,
@@ -106,7 +107,6 @@ HANDLED: dict[str, Any] = {
 """What ``Config`` acts upon itself, with the value of who never sets it."""
 
 UNUSED: dict[str, Any] = {
-    "num_workers": 1,
     "if_build_vec_env": True,
     "if_keep_save": True,
     "if_over_write": True,
