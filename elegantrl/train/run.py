@@ -148,9 +148,10 @@ def run_training(
         elif resume:
             display.message(f"{folder} was interrupted before its first commit; the run begins anew")
         write_atomic(folder / "config.yaml", config.to_yaml().encode())
-        with stop_on_signals(supervisor.request_stop), resize_on_signals(supervisor.request_workers):
-            reason = supervisor.run()
-        return finish(config, folder, supervisor, reason)
+        with resize_on_signals(supervisor.request_workers):  # to the end: left alone these signals suspend a process
+            with stop_on_signals(supervisor.request_stop):
+                reason = supervisor.run()
+            return finish(config, folder, supervisor, reason)
 
 
 def restore(supervisor: Supervisor, commit: Commit, store: Store, display: Display) -> None:
