@@ -6,7 +6,7 @@ RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 # Two processes with two threads each on two cores can be 50 times slower than one thread each.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test slow lint types check bench clean
+.PHONY: demo test slow golden lint types check bench clean
 
 demo: $(VENV)/.core  ## train PPO on CartPole-v1 to a return of 475 and show the result
 	@$(BIN)/elegantrl train ppo CartPole-v1 --run-dir $(RUN)
@@ -17,6 +17,14 @@ test: $(VENV)/.dev  ## all tests except the slow ones
 
 slow: $(VENV)/.dev  ## the slow tests: learning to published scores
 	$(BIN)/python -m pytest -n 2 -m slow tests
+
+golden: $(VENV)/.dev  ## compare short runs of every agent bit for bit with another revision: make golden BASE=rev
+	@test -n "$(BASE)" || { echo "say which revision to compare with: make golden BASE=main~1"; exit 2; }
+	@set -e; work=$$(mktemp -d); trap 'git worktree remove --force '$$work'/base; rm -rf '$$work EXIT; \
+	git worktree add --quiet --detach $$work/base $(BASE); \
+	$(BIN)/python tests/equivalence/golden.py run $$work/base $$work/base.json; \
+	$(BIN)/python tests/equivalence/golden.py run . $$work/head.json; \
+	$(BIN)/python tests/equivalence/golden.py compare $$work/base.json $$work/head.json
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
