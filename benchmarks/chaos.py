@@ -38,10 +38,10 @@ from rich.table import Table
 
 from elegantrl.execute.base import Handle
 from elegantrl.execute.process import ProcessHandle
-from elegantrl.train import run as run_module
-from elegantrl.train.run import train
-from elegantrl.train.store import Store
-from elegantrl.train.supervisor import Supervisor
+from elegantrl.runtime import run as run_module
+from elegantrl.runtime.run import train
+from elegantrl.runtime.supervisor import Supervisor
+from elegantrl.store.commits import Store
 from elegantrl.types import Fragment
 
 BAR_SECONDS = 2.0

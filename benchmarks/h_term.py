@@ -103,7 +103,7 @@ def train_sb3(env: str, seed: int) -> dict[str, Any]:
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
     from elegantrl.agents.ppo import PPOConfig
-    from elegantrl.defaults import find_recipe
+    from elegantrl.config.recipes import find_recipe
 
     torch.set_num_threads(1)
     sections = find_recipe("ppo", env).sections

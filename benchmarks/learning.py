@@ -29,8 +29,8 @@ from references import SOURCES, published
 from rich.console import Console
 from rich.table import Table
 
-from elegantrl.train.plot import plot_overview, plot_runs
-from elegantrl.train.resolve import resolve_config
+from elegantrl.config.resolve import resolve_config
+from elegantrl.report.plot import plot_overview, plot_runs
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "results.md"
 CURVES = RESULTS / "learning"

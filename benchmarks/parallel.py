@@ -25,12 +25,12 @@ from common import Measurement, alternate, environment, show, write_json
 from sleepers import Costly
 
 from elegantrl.agents.sac import AgentSAC, SACConfig
+from elegantrl.config.resolve import resolve_config
 from elegantrl.execute.base import Future
 from elegantrl.execute.process import ProcessExecutor
-from elegantrl.train.layout import pick_layout
-from elegantrl.train.metrics import read_metrics
-from elegantrl.train.resolve import resolve_config
-from elegantrl.train.run import train
+from elegantrl.runtime.layout import pick_layout
+from elegantrl.runtime.run import train
+from elegantrl.store.runlog import read_metrics
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, Transition, Weights
 
 NEVER = 10**12

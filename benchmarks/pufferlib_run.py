@@ -53,7 +53,7 @@ class Clock:
 def train_ours(settings: dict[str, Any], threads: int, clock: Clock) -> dict[str, Any]:
     """PPO on TensorCartPole by the public entry point: no evaluations, no commits on the way."""
     import elegantrl
-    from elegantrl.train import run, supervisor
+    from elegantrl.runtime import run, supervisor
     from elegantrl.types import Fragment
 
     found: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from common import RESULTS, environment, write_json
 from rich.console import Console
 from rich.table import Table
 
-from elegantrl.train.plot import plot_runs
+from elegantrl.report.plot import plot_runs
 
 ENV, STEPS, SEEDS = "HalfCheetah-v5", 15_000, 3
 SAME = ["--max-steps", "15000", "--target-return", "inf", "--eval.interval", "2500", "--eval.episodes", "20"]

@@ -94,7 +94,7 @@ def session_seconds() -> float:
 def train_ours(agent: str, env: str, seed: int, rule: Rule) -> None:
     """What `elegantrl train AGENT ENV` does, its layout included, but neither evaluations nor commits."""
     from elegantrl.cli.train import parse_run
-    from elegantrl.train import run, supervisor
+    from elegantrl.runtime import run, supervisor
     from elegantrl.types import Fragment
 
     class Watched(supervisor.Supervisor):

@@ -24,10 +24,10 @@ import torch
 from common import Measurement, alternate, environment, show, write_json
 
 from elegantrl.envs import make_env
+from elegantrl.execute.settle import keep_freed_memory
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.train.process import keep_freed_memory
-from elegantrl.train.run import train
-from elegantrl.train.worker import Worker
+from elegantrl.roles.group import Worker
+from elegantrl.runtime.run import train
 from elegantrl.types import Weights
 
 

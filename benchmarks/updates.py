@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from elegantrl.data.replay import ReplayBuffer
+from elegantrl.execute.settle import keep_freed_memory
 from elegantrl.registry import build_agent, find_agent
-from elegantrl.train.process import keep_freed_memory
 from elegantrl.types import ActionSpec, EnvSpec, Rollout
 
 CPU = torch.device("cpu")

@@ -5,13 +5,13 @@ __version__ = "0.1.0"
 from importlib import import_module
 from typing import Any
 
-from .config import RunConfig
+from .config.run import RunConfig
 from .envs import make_env
 from .envs.vec_env import check_env
 from .errors import ElegantRLError
 from .registry import register_agent
-from .train.run import RunResult, train
-from .train.trained import TrainedPolicy
+from .runtime.run import RunResult, train
+from .store.trained import TrainedPolicy
 
 __all__ = [
     "ElegantRLError",

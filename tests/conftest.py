@@ -14,12 +14,12 @@ from torch import Tensor
 
 import elegantrl
 from elegantrl.cli.main import main
-from elegantrl.defaults import Recipe
-from elegantrl.train import metrics as metrics_module
-from elegantrl.train import plot as plot_module
-from elegantrl.train import resolve as resolve_module
-from elegantrl.train.run import RunResult
-from elegantrl.train.store import Store
+from elegantrl.config import resolve as resolve_module
+from elegantrl.config.recipes import Recipe
+from elegantrl.report import plot as plot_module
+from elegantrl.runtime.run import RunResult
+from elegantrl.store import runlog as metrics_module
+from elegantrl.store.commits import Store
 from elegantrl.types import ActionSpec, EnvSpec, Rollout
 
 

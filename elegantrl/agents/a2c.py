@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..config.fields import setting, tunable
 from ..nets.distributions import Categorical, DiagGaussian
-from ..nets.layers import Array
-from ..settings import setting, tunable
 from ..types import Metrics
-from .by_hand import PolicyLoss
 from .on_policy import AgentOnPolicy, Batch, OnPolicyConfig
 
 
@@ -26,6 +24,3 @@ class A2CConfig(OnPolicyConfig):
 class AgentA2C(AgentOnPolicy):
     def policy_loss(self, dist: Categorical | DiagGaussian, b: Batch) -> tuple[Tensor, Metrics]:
         return -(dist.log_prob(b.action) * b.advantage).mean(), {}
-
-    def policy_slope(self, new_logp: Array, logp: Array, advantage: Array) -> PolicyLoss:
-        return PolicyLoss(-new_logp * advantage, -advantage, {})

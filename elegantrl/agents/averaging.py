@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torch import Tensor
 
+from ..config.fields import Section
 from ..errors import ConfigError, PeersLost
-from ..settings import Section
 
 
 class Solo:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ..config.fields import Section, setting, tunable
 from ..errors import SpecError
 from ..nets.layers import Activation, Init
 from ..nets.normalize import ObsNorm, RunningStats
 from ..nets.policies import Policy, PolicySpec
 from ..rng import torch_stream
-from ..settings import Section, setting, tunable
 from ..types import EnvSpec, Metrics, State
 from .averaging import Ranks, Solo
+from .gradients import Gradients, Tell
 from .h_term import HTerm, HTermConfig
 from .optim import GradStep
-
-if TYPE_CHECKING:
-    from .lanes import Lanes
 
 Schedule = Literal["constant", "linear"]
 
@@ -88,8 +87,8 @@ class Agent(nn.Module, ABC):
     """Who else learns from parts of the same batches."""
     h_term: HTerm | None
     """The Hamiltonian term of the policy's loss, where it is switched on."""
-    lanes: Lanes | None = None
-    """How updates are done in two parts, one of which a helper may do, where the agent knows how."""
+    gradients: Gradients = Gradients()
+    """How hot functions are differentiated."""
 
     def __init__(self, spec: EnvSpec, config: AgentConfig, device: torch.device, seed: int):
         super().__init__()
@@ -104,14 +103,13 @@ class Agent(nn.Module, ABC):
         self.generator = torch_stream(seed, "agent", device=device)
         self.common = self.generator
         """The stream of what all learners must draw alike; one of its own where there are several."""
+        self.drawn: deque[Tensor] = deque()
+        """Noise that was drawn ahead, for updates to come."""
         self.num_updates = 0
         self.obs_stats = RunningStats(spec.obs_dim, device) if config.normalize_obs else None
         self.h_term = None
         if isinstance(config, HTermConfig) and config.h_term:
             self.h_term = HTerm(config, spec, device)
-
-    def begin_update(self, batch: Any) -> None:
-        """Take notice of a batch whose update comes after the next steps of the environments."""
 
     @abstractmethod
     def update(self, batch: Any) -> Metrics:
@@ -157,11 +155,12 @@ class Agent(nn.Module, ABC):
 
     def normal_like(self, x: Tensor) -> Tensor:
         """Standard normal noise from the agent's own stream."""
-        return torch.empty_like(x).normal_(generator=self.generator)
+        return self.drawn.popleft() if self.drawn else torch.empty_like(x).normal_(generator=self.generator)
 
-    def compile_hot(self, mode: str = "default") -> None:
-        for name in self.hot:
-            setattr(self, name, torch.compile(getattr(self, name), mode=mode))
+    def descend(self, name: str, step: GradStep, *args: Any) -> tuple[Tell, Tensor]:
+        """One step down the gradient of the hot function ``name``; what it says to log, and the gradient's norm."""
+        grad, tell = self.gradients(self, name, step, *args)
+        return tell, step.follow(grad)
 
     def training_state(self) -> State:
         """Parameters, optimisers, normaliser, counters and the random stream: all that learning depends on."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..config.fields import setting
 from ..nets.layers import Stack, mlp
-from ..settings import setting
 from ..types import EnvSpec, Metrics, Transition
 from .sac import AgentSAC, SACConfig
 

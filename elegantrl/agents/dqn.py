@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
+from ..config.fields import setting
 from ..nets.policies import QPolicy
-from ..settings import setting
 from ..types import EnvSpec, Metrics, Transition
 from .base import Agent
 from .off_policy import ReplayConfig, td_loss
@@ -57,8 +57,8 @@ class AgentDQN(Agent):
         self.policy.epsilon.fill_(max(c.epsilon_end, 1.0 - (1.0 - c.epsilon_end) * explored))
 
     def update(self, batch: Transition) -> Metrics:
-        loss, metrics = self.loss(batch)
-        metrics["loss/grad_norm"] = self.step(loss)
+        tell, norm = self.descend("loss", self.step, batch)
+        metrics = tell() | {"loss/grad_norm": norm}
         self.num_updates += 1
         if self.num_updates % self.config.target_interval == 0:
             self.target.track(self.hypers.tau)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..config.fields import setting, tunable
 from ..nets.policies import Policy
-from ..settings import setting, tunable
 from ..types import EnvSpec, Windows
 
 LEAST, MOST = -16.0, 2.0

@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..config.fields import Section, setting, tunable
 from ..errors import ConfigError
 from ..nets.critics import EnsembleCritic
 from ..nets.layers import Stack
-from ..settings import Section, setting, tunable
 from ..types import EnvSpec, Metrics, Transition
 from .base import Agent, AgentConfig
 from .h_term import HTermConfig
@@ -129,30 +129,31 @@ class AgentActorCritic(Agent):
         if self.config.target_critics == "subset":
             order = torch.randperm(self.config.num_critics, generator=self.common, device=self.subset.device)
             self.subset.copy_(order[: len(self.subset)])
-        loss, metrics = self.critic_loss(batch, self.normal_like_action(batch))
-        metrics["critic/grad_norm"] = self.critic_step(loss)
+        noise = self.normal_like_action(batch)
+        tell, norm = self.descend("critic_loss", self.critic_step, batch, noise)
+        metrics = tell() | {"critic/grad_norm": norm}
         if self.actor_is_due(metrics):
             metrics |= self.update_actor(batch)
-        self.end_update()
-        return metrics
-
-    def end_update(self) -> None:
         self.num_updates += 1
         if self.num_updates % self.config.target_interval == 0:
             self.target.track(self.hypers.tau)
+        return metrics
 
     def actor_is_due(self, metrics: Metrics) -> bool:
         """Whether this update moves the actor too."""
         return self.num_updates % self.config.actor_interval == 0
 
     def update_actor(self, batch: Transition) -> Metrics:
-        loss, metrics = self.actor_loss(batch, self.normal_like_action(batch))
+        tell, norm = self.descend("policy_loss", self.actor_step, batch, self.normal_like_action(batch))
+        return tell() | {"actor/grad_norm": norm}
+
+    def policy_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
+        loss, metrics = self.actor_loss(b, noise_BA)
         if self.h_term is not None:
             energy = self.h_term(self.policy)
             loss = loss + self.hypers.h_lambda * energy
             metrics["h_term/energy"] = energy.detach()
-        metrics["actor/grad_norm"] = self.actor_step(loss)
-        return metrics
+        return loss, metrics
 
     def normal_like_action(self, batch: Transition) -> Tensor:
         return self.normal_like(batch.action)

@@ -1,6 +1,6 @@
 """The skeleton shared by A2C and PPO: advantages for a fresh rollout, then minibatch steps on it.
 
-A member of the family says one thing: ``policy_loss``, and, if it wants fast steps with small networks, its slope.
+A member of the family says one thing: ``policy_loss``.
 Axes: T rollout steps, N lanes, B minibatch rows drawn from the T*N steps, O obs, A action.
 """
 
@@ -13,15 +13,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ..config.fields import setting, tunable
 from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import Categorical, DiagGaussian
-from ..nets.layers import Array, Init
+from ..nets.layers import BLOCK_ROWS, Init
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
-from ..settings import setting, tunable
 from ..types import EnvSpec, Metrics, Rollout
-from . import by_hand
 from .base import Agent, AgentConfig, Schedule
-from .by_hand import PolicyLoss
 from .optim import GradStep
 from .returns import gae, vtrace
 
@@ -93,16 +91,12 @@ class AgentOnPolicy(Agent):
         rows = self.targets(batch)
         if isinstance(self.value, ScaledValueNet):
             self.value.observe(self.averaging.mean(rows.value_target), self.averaging.variance(rows.value_target))
-        hand = None
-        if type(self).loss is AgentOnPolicy.loss and by_hand.can_do(self):
-            hand = by_hand.Learner(self, len(rows.logp))
-            rows = hand.prepare(rows)
         metrics: Metrics = {}
         for _ in range(self.config.num_epochs):
-            parts = self.minibatches(rows)
-            for part in parts:
-                metrics = self.minibatch_step(part) if hand is None else hand.step(part, is_last=part is parts[-1])
+            for part in self.minibatches(rows):
+                tell, norm = self.descend("loss", self.step, part)
                 self.num_updates += 1
+            metrics = tell() | {"loss/grad_norm": norm}
             if self.should_stop(metrics):
                 break
         self.observe(batch.obs)
@@ -116,10 +110,6 @@ class AgentOnPolicy(Agent):
         order = torch.randperm(num_rows, device=rows.logp.device, generator=self.generator)
         columns = (torch.split(x[order], self.config.batch_size) for x in rows)
         return [Batch(*parts) for parts in zip(*columns, strict=True)]
-
-    def minibatch_step(self, b: Batch) -> Metrics:
-        loss, metrics = self.loss(b)
-        return metrics | {"loss/grad_norm": self.step(loss)}
 
     def should_stop(self, metrics: Metrics) -> bool:
         """Whether to leave the rest of the epochs undone."""
@@ -155,7 +145,7 @@ class AgentOnPolicy(Agent):
         """Values [...] of observations [..., O]; on a CPU in blocks of rows that stay in its cache."""
         if obs.device.type != "cpu":
             return self.value(self.policy.norm(obs))
-        blocks = torch.split(obs.reshape(-1, obs.shape[-1]), by_hand.BLOCK_ROWS)
+        blocks = torch.split(obs.reshape(-1, obs.shape[-1]), BLOCK_ROWS)
         return torch.cat([self.value(self.policy.norm(block)) for block in blocks]).view(obs.shape[:-1])
 
     def next_values(self, r: Rollout, value_TN: Tensor) -> Tensor:
@@ -186,7 +176,3 @@ class AgentOnPolicy(Agent):
     @abstractmethod
     def policy_loss(self, dist: Categorical | DiagGaussian, b: Batch) -> tuple[Tensor, Metrics]:
         """What the policy minimises on a minibatch, and what is worth logging."""
-
-    def policy_slope(self, new_logp: Array, logp: Array, advantage: Array) -> PolicyLoss:
-        """The same by hand, for the log-probabilities [B] of the actions now and when they were taken."""
-        raise NotImplementedError(f"{type(self).__name__} leaves its gradients to autograd")

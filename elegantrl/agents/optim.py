@@ -30,9 +30,12 @@ class GradStep:
 
     def __call__(self, loss: Tensor) -> Tensor:
         """Minimise ``loss`` by one step; return the gradient norm before clipping."""
+        return self.follow(self.gradient(loss))
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The flat gradient, by autograd."""
         # Only these parameters: no freezing of other networks, no stale .grad anywhere.
-        grads = torch.autograd.grad(loss, self.params)
-        return self.follow(torch.cat([g.reshape(-1) for g in grads]))
+        return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self.params)])
 
     def follow(self, grad: Tensor) -> Tensor:
         """One step down a flat gradient, which is used up; return its norm before clipping."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from ..config.fields import setting, tunable
 from ..nets.distributions import Categorical, DiagGaussian
-from ..nets.layers import Array
-from ..settings import setting, tunable
 from ..types import Metrics
-from .by_hand import PolicyLoss
 from .h_term import HTermConfig
 from .on_policy import AgentOnPolicy, Batch, OnPolicyConfig
 
@@ -40,14 +37,6 @@ class AgentPPO(AgentOnPolicy):
         # The clipped term is (1 + clip) A for a positive advantage and (1 - clip) A for a negative one.
         limit_B = torch.addcmul(b.advantage, self.hypers.clip, b.advantage.abs())
         return -torch.minimum(log_ratio_B.exp() * b.advantage, limit_B).mean(), {"log_ratio": log_ratio_B.detach()}
-
-    def policy_slope(self, new_logp: Array, logp: Array, advantage: Array) -> PolicyLoss:
-        free = new_logp - logp
-        log_ratio = np.minimum(np.maximum(free, -20), 20)
-        gain = np.exp(log_ratio) * advantage
-        limit = advantage + float(self.hypers.clip) * np.abs(advantage)
-        follows = (gain <= limit) & (log_ratio == free)
-        return PolicyLoss(-np.minimum(gain, limit), -gain * follows, {"log_ratio": log_ratio})
 
     def diagnose(self, metrics: Metrics) -> Metrics:
         log_ratio_B = metrics.pop("log_ratio")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..settings import setting
+from ..config.fields import setting
 from .off_policy import Aggregate
 from .sac import AgentSAC, SACConfig
 

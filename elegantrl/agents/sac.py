@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..config.fields import setting
 from ..nets.policies import SquashedPolicy
-from ..settings import setting
 from ..types import EnvSpec, Metrics, Transition
-from .lanes import Lanes, may_go_on, suits
 from .off_policy import ActorCriticConfig, AgentActorCritic
 from .optim import GradStep
 
@@ -36,20 +35,6 @@ class AgentSAC(AgentActorCritic):
         self.log_alpha = nn.Parameter(torch.tensor(config.alpha_init, device=device).log())
         self.alpha_step = GradStep([self.log_alpha], self.hypers.lr)
         self.target_entropy = config.target_entropy_per_dim * spec.action_dim
-        by_hand = type(self) is AgentSAC and device.type == "cpu" and suits(config)
-        self.lanes = Lanes(self, spec.obs_dim) if by_hand else None
-
-    def begin_update(self, batch: Transition) -> None:
-        if self.lanes is not None and may_go_on(self, batch):
-            self.lanes.prepare(self, batch)
-
-    def update(self, batch: Transition) -> Metrics:
-        if self.lanes is None or not may_go_on(self, batch):
-            return super().update(batch)
-        metrics = self.lanes.update(self, batch)
-        metrics |= self.update_temperature(metrics["policy/entropy"])
-        self.end_update()
-        return metrics
 
     def make_policy(self, spec: EnvSpec, device: torch.device) -> SquashedPolicy:
         return self.build_policy("squashed", spec, device, hold=self.config.warm_up_hold)

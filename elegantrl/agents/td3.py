@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..config.fields import setting, tunable
 from ..nets.critics import EnsembleCritic
 from ..nets.policies import DeterministicPolicy, Noise
-from ..settings import setting, tunable
 from ..types import EnvSpec, Metrics, Transition
 from .off_policy import ActorCriticConfig, AgentActorCritic
 from .optim import GradStep, Target

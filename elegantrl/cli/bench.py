@@ -14,12 +14,12 @@ import tyro
 from rich.table import Table
 
 from ..agents.off_policy import ReplayConfig
-from ..config import CheckpointConfig, EvalConfig, RunConfig
+from ..config.resolve import resolve_config
+from ..config.run import CheckpointConfig, EvalConfig, RunConfig
 from ..errors import ElegantRLError
-from ..train.layout import share
-from ..train.metrics import Row, read_metrics
-from ..train.resolve import resolve_config
-from ..train.run import Silent, run_training
+from ..runtime.layout import share
+from ..runtime.run import Silent, run_training
+from ..store.runlog import Row, read_metrics
 from .display import Stdout
 from .parse import parse
 

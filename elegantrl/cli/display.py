@@ -11,8 +11,8 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ..train import progress as standing
-from ..train.evaluator import Score
+from ..roles.evaluator import Score
+from ..runtime import progress as standing
 
 PLAIN_SECONDS = 10.0
 

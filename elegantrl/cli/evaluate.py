@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import ConfigError, ElegantRLError, RoleError, in_words
-from ..train.evaluator import Score
-from ..train.trained import TrainedPolicy
+from ..roles.evaluator import Score
+from ..store.trained import TrainedPolicy
 from .display import Stdout
 from .parse import parse
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from ..defaults import tuned_environments
+from ..config.recipes import tuned_environments
 from ..envs import env_names
 from ..registry import agent_names, find_agent
 from .display import Stdout

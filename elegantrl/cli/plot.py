@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from ..errors import CheckpointError, ConfigError
-from ..train.plot import plot_runs
+from ..report.plot import plot_runs
 from .parse import parse
 
 

@@ -14,13 +14,13 @@ from rich.table import Table
 
 from ..agents.base import AgentConfig
 from ..agents.on_policy import OnPolicyConfig
-from ..config import CheckpointConfig, EnvConfig, EvalConfig, ExecuteConfig, RunConfig, TrainConfig
+from ..config.resolve import resolve_config, tuned_groups
+from ..config.run import CheckpointConfig, EnvConfig, EvalConfig, ExecuteConfig, RunConfig, TrainConfig
 from ..errors import ConfigError
 from ..registry import find_agent
-from ..train.layout import pick_layout
-from ..train.resolve import resolve_config, tuned_groups
-from ..train.run import RunResult, run_training
-from ..train.trained import load_config
+from ..runtime.layout import pick_layout
+from ..runtime.run import RunResult, run_training
+from ..store.trained import load_config
 from .display import RunDisplay, Stdout
 from .parse import parse
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import did_you_mean
-from ..train.evaluator import Evaluator
+from ..roles.evaluator import Evaluator
 from .agents import AGENTS, documented_agent
 from .config import Config, train_agent, train_and_evaluate, train_and_evaluate_mp
 from .envs import ChasingVecEnv, build_env, get_gym_env_args, kwargs_filter

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..agents.base import Agent
 from ..errors import CheckpointError, ConfigError
 from ..registry import agent_names, find_agent
-from ..train.trained import TrainedPolicy
+from ..store.trained import TrainedPolicy
 from .fields import Settings
 
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {

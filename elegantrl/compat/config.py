@@ -21,14 +21,14 @@ import torch
 from rich.console import Console
 
 from ..cli.display import RunDisplay
-from ..config import RunConfig
+from ..config.resolve import resolve_config
+from ..config.run import RunConfig
 from ..envs import make_env
 from ..errors import ConfigError
 from ..registry import find_agent
-from ..train.resolve import resolve_config
-from ..train.run import RunResult, run_training
-from ..train.store import Store
-from ..train.trained import load_config
+from ..runtime.run import RunResult, run_training
+from ..store.commits import Store
+from ..store.trained import load_config
 from .agents import DocumentedAgent, as_agent
 from .envs import MEASURED, BuiltEnv, BuiltSingleEnv, Origin, origin_of
 from .fields import FIELDS, FOR_ALL, HANDLED, REFUSED, UNUSED, Settings, UnknownField

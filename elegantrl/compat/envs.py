@@ -19,9 +19,9 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
+from ..config.resolve import env_name
 from ..envs import GymVecEnv, VecEnv, make_env
 from ..errors import ConfigError, SpecError, did_you_mean
-from ..train.resolve import env_name
 from .fields import UnknownField
 
 OLD_IDS = {

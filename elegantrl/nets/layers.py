@@ -23,6 +23,8 @@ Array = NDArray[Any]
 Members = slice | Tensor
 """Which members of an ensemble: a slice of them, or their indices."""
 ALL = slice(None)
+BLOCK_ROWS = 2048
+"""Rows that stay in the cache of a processor with what is computed from them."""
 NARROW, MANY_ROWS = 16, 1024
 """For so many rows other ways are faster on a CPU: with few outputs the product the other way round, by three times."""
 MAX_NUMPY_WEIGHTS, MAX_NUMPY_ROWS, FEW_ROWS = 2**14, 256, 2

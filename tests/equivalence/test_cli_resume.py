@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from elegantrl.cli.main import main
-from elegantrl.train import metrics as metrics_module
-from elegantrl.train import plot as plot_module
+from elegantrl.report import plot as plot_module
+from elegantrl.store import runlog as metrics_module
 
 LoadCommit = Callable[[Path], dict[str, Any]]
 HashState = Callable[[Any], str]

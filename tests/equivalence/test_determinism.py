@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from elegantrl.train.files import load_weights
-from elegantrl.train.metrics import read_metrics
-from elegantrl.train.run import RunResult
+from elegantrl.runtime.run import RunResult
+from elegantrl.store.files import load_weights
+from elegantrl.store.runlog import read_metrics
 
 Run = Callable[..., RunResult]
 LoadCommit = Callable[[Path], dict[str, Any]]

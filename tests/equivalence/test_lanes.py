@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from elegantrl.train import helper as helper_module
+from elegantrl.train.helper import Helper
 from torch import Tensor
 
 from elegantrl.agents import lanes, sides
@@ -19,10 +21,8 @@ from elegantrl.agents.mod_sac import AgentModSAC, ModSACConfig
 from elegantrl.agents.redq import AgentREDQ, REDQConfig
 from elegantrl.agents.sac import AgentSAC, SACConfig
 from elegantrl.envs import make_env
-from elegantrl.train import helper as helper_module
-from elegantrl.train.helper import Helper
-from elegantrl.train.learner import Learner, digest
-from elegantrl.train.worker import Worker
+from elegantrl.roles.group import Worker
+from elegantrl.roles.learner import Learner, digest
 from elegantrl.types import ActionSpec, EnvSpec, Metrics, Transition
 
 SPEC = EnvSpec("rows", (5,), ActionSpec("continuous", 3), 1)

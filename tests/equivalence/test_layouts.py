@@ -13,9 +13,9 @@ import gymnasium as gym
 import pytest
 
 from elegantrl.errors import ConfigError, RoleError
+from elegantrl.runtime.run import RunResult
+from elegantrl.runtime.supervisor import Supervisor
 from elegantrl.testing import FaultEnv
-from elegantrl.train.run import RunResult
-from elegantrl.train.supervisor import Supervisor
 
 Run = Callable[..., RunResult]
 LoadCommit = Callable[[Path], dict[str, Any]]

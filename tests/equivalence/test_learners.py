@@ -22,10 +22,10 @@ from elegantrl.execute.base import Executor
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.registry import find_agent
-from elegantrl.train import learners as learners_module
-from elegantrl.train.learner import Learner
-from elegantrl.train.learners import Learners
-from elegantrl.train.rendezvous import meet
+from elegantrl.roles.learner import Learner
+from elegantrl.roles.ranks import meet
+from elegantrl.runtime import learners as learners_module
+from elegantrl.runtime.learners import Learners
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, Transition
 
 CPU = torch.device("cpu")

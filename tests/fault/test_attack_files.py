@@ -20,8 +20,8 @@ from safetensors.torch import save
 
 from elegantrl import errors
 from elegantrl.errors import CheckpointError
-from elegantrl.train.files import load_weights
-from elegantrl.train.store import Store
+from elegantrl.store.commits import Store
+from elegantrl.store.files import load_weights
 
 PACKAGE = Path(errors.__file__).parent
 GOOD = save({"/x": torch.zeros(2)})

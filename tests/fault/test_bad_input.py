@@ -19,10 +19,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from elegantrl.train import metrics as metrics_module
-from elegantrl.train import plot as plot_module
-from elegantrl.train.metrics import read_metrics
-from elegantrl.train.store import Store
+from elegantrl.report import plot as plot_module
+from elegantrl.store import runlog as metrics_module
+from elegantrl.store.commits import Store
+from elegantrl.store.runlog import read_metrics
 
 Cli = Callable[..., Any]
 LoadCommit = Callable[[Path], dict[str, Any]]

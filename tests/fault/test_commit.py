@@ -16,7 +16,7 @@ import torch
 
 from elegantrl import failpoints
 from elegantrl.errors import ConfigError, StorageError
-from elegantrl.train.store import Store
+from elegantrl.store.commits import Store
 
 POINTS = [
     "commit.begin",
@@ -152,7 +152,7 @@ def test_kill9_while_a_pruned_commit_is_half_removed(tmp_path: Path) -> None:
 
 def test_kill9_by_environment_variable(tmp_path: Path) -> None:
     script = (
-        "import sys; from elegantrl.train.store import Store; store = Store(sys.argv[1]);"
+        "import sys; from elegantrl.store.commits import Store; store = Store(sys.argv[1]);"
         "print(store.commit(7, {'part': {'a': 1}}, {}))"
     )
     env = {**os.environ, "ELEGANTRL_FAILPOINTS": "commit.after_rename=kill9", "OMP_NUM_THREADS": "1"}

@@ -22,13 +22,13 @@ from elegantrl import failpoints, testing
 from elegantrl.envs import CartPoleVecEnv, VecEnv, make_env
 from elegantrl.errors import ConfigError, NonFinite, RoleError
 from elegantrl.nets.policies import PolicySpec
+from elegantrl.report import plot as plot_module
+from elegantrl.roles.group import Worker
+from elegantrl.runtime.requests import pack_fragment, unpack_fragment
+from elegantrl.runtime.run import RunResult, Silent
+from elegantrl.store import runlog as metrics_module
+from elegantrl.store.commits import Store
 from elegantrl.testing import FaultEnv
-from elegantrl.train import metrics as metrics_module
-from elegantrl.train import plot as plot_module
-from elegantrl.train.jobs import pack_fragment, unpack_fragment
-from elegantrl.train.run import RunResult, Silent
-from elegantrl.train.store import Store
-from elegantrl.train.worker import Worker
 from elegantrl.types import Fragment, Weights
 
 Run = Callable[..., RunResult]

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from elegantrl.execute.process import ProcessExecutor, ProcessHandle
-from elegantrl.train import run as run_module
-from elegantrl.train import store as store_module
-from elegantrl.train.crew import Crew
-from elegantrl.train.learners import Learners
-from elegantrl.train.run import RunResult
-from elegantrl.train.supervisor import Supervisor
+from elegantrl.runtime import run as run_module
+from elegantrl.runtime.learners import Learners
+from elegantrl.runtime.run import RunResult
+from elegantrl.runtime.supervisor import Supervisor
+from elegantrl.runtime.workers import Crew
+from elegantrl.store import commits as store_module
 
 Run = Callable[..., RunResult]
 Hashes = dict[str, str]

@@ -22,12 +22,12 @@ from elegantrl.agents.ppo import PPOConfig
 from elegantrl.errors import NonFinite, PeersLost, RoleDied, RoleError, RoleTimedOut
 from elegantrl.execute.base import Executor, Handle
 from elegantrl.execute.process import ProcessExecutor, ProcessHandle
-from elegantrl.train import rendezvous
-from elegantrl.train.crew import Crew
-from elegantrl.train.learner import Learner
-from elegantrl.train.learners import Learners
-from elegantrl.train.metrics import read_metrics
-from elegantrl.train.run import RunResult
+from elegantrl.roles import ranks as rendezvous
+from elegantrl.roles.learner import Learner
+from elegantrl.runtime.learners import Learners
+from elegantrl.runtime.run import RunResult
+from elegantrl.runtime.workers import Crew
+from elegantrl.store.runlog import read_metrics
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Metrics, Rollout
 
 CPU = torch.device("cpu")

@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from elegantrl.cli.main import main
-from elegantrl.train import metrics as metrics_module
-from elegantrl.train import plot as plot_module
-from elegantrl.train.process import stop_on_signals
-from elegantrl.train.store import Store
+from elegantrl.report import plot as plot_module
+from elegantrl.runtime.signals import stop_on_signals
+from elegantrl.store import runlog as metrics_module
+from elegantrl.store.commits import Store
 
 LoadCommit = Callable[[Path], dict[str, Any]]
 HashState = Callable[[Any], str]

@@ -14,10 +14,10 @@ import gymnasium as gym
 import pytest
 
 from elegantrl.errors import RoleError
+from elegantrl.runtime import supervisor as supervisor_module
+from elegantrl.runtime.run import RunResult, Silent
+from elegantrl.store.runlog import read_metrics
 from elegantrl.testing import FaultEnv
-from elegantrl.train import supervisor as supervisor_module
-from elegantrl.train.metrics import read_metrics
-from elegantrl.train.run import RunResult, Silent
 
 Run = Callable[..., RunResult]
 LoadCommit = Callable[[Path], dict[str, Any]]

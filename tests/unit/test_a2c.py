@@ -13,8 +13,8 @@ from elegantrl.agents.a2c import A2CConfig, AgentA2C
 from elegantrl.agents.ppo import AgentPPO
 from elegantrl.envs import make_env
 from elegantrl.nets.policies import GaussianPolicy
-from elegantrl.train.learner import Learner
-from elegantrl.train.worker import Worker
+from elegantrl.roles.group import Worker
+from elegantrl.roles.learner import Learner
 from elegantrl.types import EnvSpec, Rollout
 
 CPU = torch.device("cpu")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from elegantrl.config import ExecuteConfig
+from elegantrl.config.run import ExecuteConfig
 from elegantrl.errors import BudgetSpent, RoleError
-from elegantrl.train.budget import RestartBudget
+from elegantrl.runtime.budget import RestartBudget
 
 
 class Clock:

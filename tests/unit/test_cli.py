@@ -24,16 +24,16 @@ import elegantrl
 from elegantrl.cli.display import PLAIN_SECONDS, RunDisplay
 from elegantrl.cli.main import main
 from elegantrl.cli.train import parse_kwargs, parse_run
-from elegantrl.defaults import tuned_environments
+from elegantrl.config.recipes import tuned_environments
 from elegantrl.envs import env_names
 from elegantrl.registry import agent_names
-from elegantrl.train import metrics as metrics_module
-from elegantrl.train import plot as plot_module
-from elegantrl.train.evaluator import Score
-from elegantrl.train.metrics import RECORDER_COLUMNS
-from elegantrl.train.progress import Progress
-from elegantrl.train.store import Store
-from elegantrl.train.trained import TrainedPolicy
+from elegantrl.report import plot as plot_module
+from elegantrl.roles.evaluator import Score
+from elegantrl.runtime.progress import Progress
+from elegantrl.store import runlog as metrics_module
+from elegantrl.store.commits import Store
+from elegantrl.store.runlog import RECORDER_COLUMNS
+from elegantrl.store.trained import TrainedPolicy
 
 LoadCommit = Callable[[Path], dict[str, Any]]
 HashState = Callable[[Any], str]

@@ -38,9 +38,9 @@ from elegantrl.agents.ppo import PPOConfig
 from elegantrl.compat.agents import AGENTS
 from elegantrl.compat.envs import OLD_IDS
 from elegantrl.compat.fields import ALIASES, FIELDS, HANDLED, NAMES, REFUSED, UNUSED
+from elegantrl.config.resolve import resolve_config
 from elegantrl.envs import TensorEnv
 from elegantrl.errors import CheckpointError, ConfigError, SpecError
-from elegantrl.train.resolve import resolve_config
 from elegantrl.types import ActionSpec
 
 

@@ -12,12 +12,12 @@ import yaml
 from elegantrl.agents.base import AgentConfig
 from elegantrl.agents.dqn import DQNConfig
 from elegantrl.agents.ppo import PPOConfig
-from elegantrl.config import SECTIONS, EnvConfig, EvalConfig, RunConfig, TrainConfig, build_section
-from elegantrl.defaults import find_recipe, tuned_environments
+from elegantrl.config.fields import Section
+from elegantrl.config.recipes import find_recipe, tuned_environments
+from elegantrl.config.resolve import resolve_config, split_overrides
+from elegantrl.config.run import SECTIONS, EnvConfig, EvalConfig, RunConfig, TrainConfig, build_section
 from elegantrl.errors import ConfigError, did_you_mean
 from elegantrl.registry import agent_names, find_agent
-from elegantrl.settings import Section
-from elegantrl.train.resolve import resolve_config, split_overrides
 
 
 def config_of(agent: str, **changes: Any) -> RunConfig:

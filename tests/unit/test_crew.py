@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from elegantrl.config import ExecuteConfig
+from elegantrl.config.run import ExecuteConfig
 from elegantrl.execute.base import Executor, Future
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.train.crew import Crew, plain_outcome
-from elegantrl.train.jobs import Job
+from elegantrl.runtime.requests import Job
+from elegantrl.runtime.workers import Crew, plain_outcome
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fault, Fragment, Rollout, State, Weights
 
 

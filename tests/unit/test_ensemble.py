@@ -15,8 +15,8 @@ from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.agents.sac import AgentSAC, SACConfig
 from elegantrl.errors import ConfigError
 from elegantrl.nets.normalize import RunningStats
-from elegantrl.train.run import RunResult
-from elegantrl.train.trained import TrainedPolicy
+from elegantrl.runtime.run import RunResult
+from elegantrl.store.trained import TrainedPolicy
 from elegantrl.types import EnvSpec, Rollout
 
 CPU = torch.device("cpu")

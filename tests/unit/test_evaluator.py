@@ -10,7 +10,7 @@ from torch import Tensor
 
 from elegantrl.envs import TensorEnv, VecEnv, make_env
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.train.evaluator import STUDENT_95, Evaluator, Score
+from elegantrl.roles.evaluator import STUDENT_95, Evaluator, Score
 from elegantrl.types import ActionSpec, EnvSpec, State, Step, Weights
 
 CPU = torch.device("cpu")

@@ -16,8 +16,8 @@ from elegantrl.nets.critics import EnsembleCritic, ValueNet
 from elegantrl.nets.layers import EnsembleLinear
 from elegantrl.nets.normalize import ObsNorm
 from elegantrl.registry import agent_names, build_agent, find_agent
-from elegantrl.train.learner import Learner
-from elegantrl.train.worker import Worker
+from elegantrl.roles.group import Worker
+from elegantrl.roles.learner import Learner
 from elegantrl.types import EnvSpec, Rollout, Transition
 
 CPU = torch.device("cpu")

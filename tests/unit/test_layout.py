@@ -14,8 +14,8 @@ import pytest
 
 from elegantrl.cli import bench
 from elegantrl.cli.train import parse_run
-from elegantrl.train.layout import Layout, pick_layout, share
-from elegantrl.train.resolve import resolve_config
+from elegantrl.config.resolve import resolve_config
+from elegantrl.runtime.layout import Layout, pick_layout, share
 
 
 class Waits(gym.Env[Any, Any]):

@@ -12,7 +12,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from elegantrl.errors import StorageError
-from elegantrl.train.metrics import RECORDER_COLUMNS, RunLog, read_metrics
+from elegantrl.store.runlog import RECORDER_COLUMNS, RunLog, read_metrics
 
 
 def write_rows(run_dir: Path, steps: list[int], resume_step: int = 0, tensorboard: bool = False) -> None:
@@ -110,7 +110,7 @@ def test_tensorboard_gets_the_numbers_and_no_doubled_part(tmp_path: Path) -> Non
 
 def test_tensorboard_is_imported_only_when_wanted(tmp_path: Path) -> None:
     script = (
-        "import sys; from elegantrl.train.metrics import RunLog;"
+        "import sys; from elegantrl.store.runlog import RunLog;"
         f"RunLog({str(tmp_path)!r}, resume_step=0, tensorboard=False).close(); print('tensorboard' in sys.modules)"
     )
     env = {"PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1"}

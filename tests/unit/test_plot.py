@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from elegantrl.errors import ConfigError
-from elegantrl.train import plot
-from elegantrl.train.metrics import RunLog
-from elegantrl.train.plot import Curve, combine, plot_overview, plot_run, plot_runs, read_run
+from elegantrl.report import plot
+from elegantrl.report.plot import Curve, combine, plot_overview, plot_run, plot_runs, read_run
+from elegantrl.store.runlog import RunLog
 
 
 def make_run(

@@ -16,8 +16,8 @@ from elegantrl.agents.returns import gae
 from elegantrl.envs import make_env
 from elegantrl.nets.distributions import Categorical
 from elegantrl.nets.normalize import ObsNorm
-from elegantrl.train.learner import Learner
-from elegantrl.train.worker import Worker
+from elegantrl.roles.group import Worker
+from elegantrl.roles.learner import Learner
 from elegantrl.types import EnvSpec, Rollout
 
 CPU = torch.device("cpu")

@@ -27,8 +27,8 @@ from elegantrl.data.prioritized import (
 from elegantrl.data.replay import FIELDS, ReplayBuffer
 from elegantrl.registry import build_agent, find_agent
 from elegantrl.rng import torch_stream
-from elegantrl.train.learner import Learner
-from elegantrl.train.run import RunResult
+from elegantrl.roles.learner import Learner
+from elegantrl.runtime.run import RunResult
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, Transition
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from torch import nn
 from elegantrl import train
 from elegantrl.agents.optim import GradStep
 from elegantrl.execute.process import ProcessExecutor
-from elegantrl.train.process import settle_and, tiny_numbers_are_zero
+from elegantrl.execute.settle import settle_and, tiny_numbers_are_zero
 
 
 def has_tiny_numbers() -> bool:

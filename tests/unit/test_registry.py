@@ -13,10 +13,10 @@ import elegantrl
 from elegantrl import registry
 from elegantrl.agents.dqn import AgentDQN, DQNConfig
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
-from elegantrl.config import RunConfig
+from elegantrl.config.resolve import resolve_config
+from elegantrl.config.run import RunConfig
 from elegantrl.errors import ConfigError
 from elegantrl.registry import agent_names, build_agent, find_agent, register_agent
-from elegantrl.train.resolve import resolve_config
 from elegantrl.types import EnvSpec
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from elegantrl.agents.dqn import DQNConfig
 from elegantrl.data import replay as replay_module
 from elegantrl.data.replay import FIELDS, ReplayBuffer
 from elegantrl.errors import ConfigError
-from elegantrl.train.learner import build_replay
+from elegantrl.roles.learner import build_replay
 from elegantrl.types import ActionSpec, EnvSpec, Rollout
 
 CPU = torch.device("cpu")

@@ -16,8 +16,8 @@ from elegantrl.agents.redq import AgentREDQ, REDQConfig
 from elegantrl.envs import make_env
 from elegantrl.errors import ConfigError, SpecError
 from elegantrl.registry import build_agent, find_agent
-from elegantrl.train.learner import Learner
-from elegantrl.train.worker import Worker
+from elegantrl.roles.group import Worker
+from elegantrl.roles.learner import Learner
 from elegantrl.types import EnvSpec, Transition
 
 CPU = torch.device("cpu")

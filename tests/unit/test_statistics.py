@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elegantrl.train import statistics
-from elegantrl.train.statistics import bootstrap_interval, interquartile_mean
+from elegantrl.report import statistics
+from elegantrl.report.statistics import bootstrap_interval, interquartile_mean
 
 
 @pytest.mark.parametrize(

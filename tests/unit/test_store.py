@@ -16,8 +16,9 @@ from torch import Tensor
 
 from elegantrl import failpoints
 from elegantrl.errors import CheckpointError, ConfigError, StorageError
-from elegantrl.train import store as store_module
-from elegantrl.train.files import (
+from elegantrl.store import commits as store_module
+from elegantrl.store.commits import Store
+from elegantrl.store.files import (
     load_weights,
     merge_state,
     save_actor_pth,
@@ -25,7 +26,6 @@ from elegantrl.train.files import (
     split_state,
     write_atomic,
 )
-from elegantrl.train.store import Store
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16]
 

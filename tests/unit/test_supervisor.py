@@ -16,23 +16,23 @@ import torch
 import elegantrl
 from elegantrl import failpoints
 from elegantrl.agents.ppo import PPOConfig
-from elegantrl.config import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainConfig
+from elegantrl.config.run import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainConfig
 from elegantrl.envs import CartPoleVecEnv
 from elegantrl.errors import BudgetSpent, CheckpointError, ConfigError, NonFinite, RoleError, StorageError
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.registry import agent_names, find_agent
 from elegantrl.rng import derive_seed
-from elegantrl.train.crew import Crew
-from elegantrl.train.evaluator import Score
-from elegantrl.train.jobs import Host
-from elegantrl.train.learners import Learners
-from elegantrl.train.metrics import RunLog, read_metrics
-from elegantrl.train.progress import Progress
-from elegantrl.train.run import Silent
-from elegantrl.train.store import Store
-from elegantrl.train.supervisor import Supervisor
-from elegantrl.train.trained import TrainedPolicy
+from elegantrl.roles.evaluator import Score
+from elegantrl.runtime.learners import Learners
+from elegantrl.runtime.progress import Progress
+from elegantrl.runtime.requests import Host
+from elegantrl.runtime.run import Silent
+from elegantrl.runtime.supervisor import Supervisor
+from elegantrl.runtime.workers import Crew
+from elegantrl.store.commits import Store
+from elegantrl.store.runlog import RunLog, read_metrics
+from elegantrl.store.trained import TrainedPolicy
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Metrics, Rollout, State, Weights
 
 Run = Callable[..., elegantrl.RunResult]

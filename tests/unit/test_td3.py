@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from elegantrl.agents.td3 import AgentDDPG, AgentTD3, DDPGConfig, TD3Config
-from elegantrl.config import RunConfig
-from elegantrl.defaults import find_recipe
+from elegantrl.config.recipes import find_recipe
+from elegantrl.config.resolve import resolve_config
+from elegantrl.config.run import RunConfig
 from elegantrl.envs import VecEnv, make_env
 from elegantrl.errors import ConfigError, SpecError
 from elegantrl.nets.normalize import ObsNorm
 from elegantrl.nets.policies import POLICIES, DeterministicPolicy, Policy, PolicySpec, SquashedPolicy
-from elegantrl.train.resolve import resolve_config
-from elegantrl.train.run import RunResult
-from elegantrl.train.worker import Worker
+from elegantrl.roles.group import Worker
+from elegantrl.runtime.run import RunResult
 from elegantrl.types import ActionSpec, EnvSpec, Metrics, State, Step, Transition, Weights
 
 CPU = torch.device("cpu")

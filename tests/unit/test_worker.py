@@ -22,8 +22,8 @@ from elegantrl.envs import VecEnv, make_env
 from elegantrl.errors import NonFinite
 from elegantrl.nets.policies import CategoricalPolicy, GaussianPolicy, PolicySpec
 from elegantrl.registry import agent_names, find_agent
-from elegantrl.train.learner import Learner
-from elegantrl.train.worker import Worker
+from elegantrl.roles.group import Worker
+from elegantrl.roles.learner import Learner
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, State, Step, Weights
 
 CPU = torch.device("cpu")

@@ -24,15 +24,15 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..config import ExecuteConfig
+from ..config.run import ExecuteConfig
 from ..errors import RoleDied, RoleTimedOut
 from ..execute.base import Executor, Future, Handle, Ref
 from ..nets.policies import PolicySpec
 from ..rng import derive_seed
+from ..roles.evaluator import Score
 from ..types import EnvSpec, Fragment, State, Weights
 from .budget import RestartBudget
-from .evaluator import Score
-from .jobs import (
+from .requests import (
     NO_CALL,
     RESTORING,
     Host,

@@ -18,9 +18,9 @@ import numpy as np
 from ..errors import ConfigError, PeersLost
 from ..execute.base import Executor, Future, Handle
 from ..nets.policies import PolicySpec
+from ..roles.learner import COMMON, Report
 from ..types import Fragment, Metrics, State, Weights
-from .jobs import share_out
-from .learner import COMMON, Report
+from .requests import share_out
 
 GRACE_SECONDS = 1.0
 """How long the loss of a peer waits for its cause: the peer's own error or its death."""

@@ -1,4 +1,4 @@
-"""What each of the two lanes of SAC's update (``lanes``) computes, in memory that both see.
+"""What each of the two lanes of SAC's update (``sac``) computes, in memory that both see.
 
 Gradients are derived by hand. ``AgentSAC`` says what is minimised; tests hold these gradients to those of autograd.
 Axes: B minibatch rows, O obs, A action, I inputs, K outputs.

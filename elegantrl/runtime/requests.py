@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..execute.base import Future, Handle, Ref
 from ..execute.inline import InlineFuture
+from ..roles.worker import part_name
 from ..types import Episodes, Fault, Fragment, Rollout, State
-from .host import part_name
 
 RESTORING = -1
 """In place of a job: the host takes over the snapshot."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 
 def setting(

@@ -10,33 +10,35 @@ Axes: B minibatch rows, O obs, I inputs, K outputs, A action.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..agents.a2c import AgentA2C
+from ..agents.averaging import Ranks
+from ..agents.base import Agent
+from ..agents.gradients import Gradients, Tell
+from ..agents.on_policy import AgentOnPolicy, Batch
+from ..agents.optim import GradStep
+from ..agents.ppo import AgentPPO
 from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import LOG_2PI
-from ..nets.layers import NARROW, Array, Stack
+from ..nets.layers import BLOCK_ROWS, NARROW, Array, Stack
+from ..nets.normalize import ObsNorm
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
 from ..types import Metrics
-from .averaging import Ranks
-from .optim import GradStep
-
-if TYPE_CHECKING:
-    from .on_policy import AgentOnPolicy, Batch
 
 MAX_WIDTH = 128
 """Units of a layer beyond which torch's own way is as fast."""
-MAX_NUMPY_ROWS, BLOCK_ROWS = 1024, 2048
-"""Rows of a minibatch up to which NumPy is faster, and rows that torch takes at once."""
+MAX_NUMPY_ROWS = 1024
+"""Rows of a minibatch up to which NumPy is faster."""
 T = TypeVar("T", Array, Tensor)
 PLAIN = nn.Linear, nn.Tanh, nn.ReLU
-KNOWN = {
-    (GradStep, policy, value) for policy in (CategoricalPolicy, GaussianPolicy) for value in (ValueNet, ScaledValueNet)
-}
+KNOWN = {(policy, value) for policy in (CategoricalPolicy, GaussianPolicy) for value in (ValueNet, ScaledValueNet)}
 
 
 class PolicyLoss(NamedTuple):
@@ -46,6 +48,23 @@ class PolicyLoss(NamedTuple):
     slope: Array  # [B] of each value by the log-probability of its action
     terms: dict[str, Array]
     """What the agent's ``diagnose`` wants to see."""
+
+
+def ppo_slope(agent: Any, new_logp: Array, logp: Array, advantage: Array) -> PolicyLoss:
+    free = new_logp - logp
+    log_ratio = np.minimum(np.maximum(free, -20), 20)
+    gain = np.exp(log_ratio) * advantage
+    limit = advantage + float(agent.hypers.clip) * np.abs(advantage)
+    follows = (gain <= limit) & (log_ratio == free)
+    return PolicyLoss(-np.minimum(gain, limit), -gain * follows, {"log_ratio": log_ratio})
+
+
+def a2c_slope(agent: Any, new_logp: Array, logp: Array, advantage: Array) -> PolicyLoss:
+    return PolicyLoss(-new_logp * advantage, -advantage, {})
+
+
+SLOPES: dict[Any, Callable[..., PolicyLoss]] = {AgentPPO.policy_loss: ppo_slope, AgentA2C.policy_loss: a2c_slope}
+"""By the loss itself: whoever says anew what is minimised has autograd."""
 
 
 class Slopes(NamedTuple):
@@ -149,52 +168,75 @@ class TorchNetwork(Network):
                 s *= x.square_().neg_().add_(1) if self.is_tanh else x.gt_(0)
 
 
-class Learner:
-    """The networks of an on-policy agent as arrays, and the minibatch steps on them."""
+class OnPolicyByHand(Gradients):
+    """The networks of an on-policy agent as arrays, and the gradient of its loss on a minibatch."""
 
-    def __init__(self, agent: AgentOnPolicy, num_rows: int):
-        self.agent, step = agent, agent.step
+    def __init__(self, agent: AgentOnPolicy):
+        step = agent.step
         self.grad = torch.zeros_like(step.flat)
         parts = torch.split(self.grad, [p.numel() for p in step.params])
         grads = {p: part.view_as(p) for p, part in zip(step.params, parts, strict=True)}
-        network = NumpyNetwork if min(num_rows, agent.config.batch_size) <= MAX_NUMPY_ROWS else TorchNetwork
-        self.policy, self.value = network(agent.policy.net, grads), network(agent.value.net, grads)
+        self.networks = [
+            (kind(agent.policy.net, grads), kind(agent.value.net, grads)) for kind in (NumpyNetwork, TorchNetwork)
+        ]
+        self.slope_of = SLOPES[type(agent).policy_loss]
         if isinstance(agent.policy, GaussianPolicy):
             self.log_std, self.log_std_grad = agent.policy.log_std.detach().numpy(), grads[agent.policy.log_std].numpy()
-        self.value_coef, self.entropy_coef = agent.config.value_coef, 0.0
+
+    @staticmethod
+    def suits(agent: Agent) -> bool:
+        """Whether the gradients of this agent are known here: small plain networks on a CPU, and a loss known here."""
+        return (
+            isinstance(agent, AgentOnPolicy)
+            and type(agent).loss is AgentOnPolicy.loss
+            and type(agent).policy_loss in SLOPES
+            and (type(agent.policy), type(agent.value)) in KNOWN
+            and agent.step.flat.device.type == "cpu"
+            and not isinstance(agent.averaging, Ranks)
+            and agent.h_term is None
+            and max(agent.config.hidden, default=0) <= MAX_WIDTH
+            and all(isinstance(layer, PLAIN) for net in (agent.policy.net, agent.value.net) for layer in net)
+        )
+
+    def known(self, agent: Any) -> list[tuple[str, GradStep]]:
+        return [("loss", agent.step)]
+
+    def trial_batch(self, agent: Any, g: torch.Generator, num_rows: int = 32) -> Batch:
+        obs = torch.randn(num_rows, agent.policy.net[0].in_features, generator=g)
+        with torch.no_grad():
+            out = agent.policy.output(obs)
+            action = out + torch.randn(out.shape, generator=g)
+            if isinstance(agent.policy, CategoricalPolicy):
+                action = torch.randint(out.shape[1], (num_rows,), generator=g)
+            logp = agent.policy.dist(obs).log_prob(action) + 0.3 * torch.randn(num_rows, generator=g)
+        return Batch(obs, action, logp, *torch.randn(2, num_rows, generator=g))
+
+    def trial_noise(self, agent: Any, b: Batch) -> tuple[()]:
+        return ()
+
+    def __call__(self, agent: Any, name: str, step: GradStep, *args: Any) -> tuple[Tensor, Tell]:
+        (b,) = args
+        self.agent, self.value_coef, self.entropy_coef = agent, agent.config.value_coef, 0.0
         if agent.config.entropy_coef > 0:
             self.entropy_coef = float(agent.hypers.entropy_coef * agent.entropy_left)
-
-    def prepare(self, rows: Batch) -> Batch:
-        """What is the same for all minibatches of a rollout is done once."""
-        value, target = self.agent.value, rows.value_target
-        if isinstance(value, ScaledValueNet):
-            target = (target - value.mean) / value.std
-        return rows._replace(obs=self.agent.policy.norm(rows.obs), value_target=target)
-
-    def step(self, b: Batch, is_last: bool) -> Metrics:
-        """One step on a minibatch of prepared rows; what is worth logging of the last one."""
+        self.policy, self.value = self.networks[len(b.logp) > MAX_NUMPY_ROWS]
+        if isinstance(agent.value, ScaledValueNet):
+            b = b._replace(value_target=(b.value_target - agent.value.mean) / agent.value.std)
+        if isinstance(agent.policy.norm, ObsNorm):
+            b = b._replace(obs=agent.policy.norm(b.obs))
         self.grad.zero_()
         columns, num_rows = [x.numpy() for x in b], len(b.logp)
         seen = [
             self.add_block(num_rows, *(x[start : start + BLOCK_ROWS] for x in columns))
             for start in range(0, num_rows, BLOCK_ROWS)
         ]
-        norm = self.agent.step.follow(self.grad)
-        if not is_last:
-            return {}
-        metrics = {name: join(slopes.loss.terms[name] for slopes, _ in seen) for name in seen[0][0].loss.terms}
-        metrics["loss/policy"] = join(slopes.loss.values for slopes, _ in seen).mean()
-        metrics["loss/value"] = 0.5 * join(error for _, error in seen).square().mean()
-        if self.entropy_coef:
-            metrics["policy/entropy"] = join(slopes.entropy for slopes, _ in seen).mean()
-        return metrics | {"loss/grad_norm": norm}
+        self.policy.inputs, self.value.inputs = [], []  # they may lie in memory that a worker waits for
+        return self.grad, partial(describe, seen, bool(self.entropy_coef))
 
     def add_block(self, num_rows: int, obs: Array, *others: Array) -> tuple[Slopes, Array]:
         """Add the share of some rows to the gradient of a minibatch of ``num_rows``; the errors [B] of their values."""
         *taken, value_target = others
         out = self.policy.forward(obs)
-        # Looked up here: a bound method kept would be a cycle, which holds on to the rollout and the memory it lies in.
         slope_of = self.gaussian_slope if isinstance(self.agent.policy, GaussianPolicy) else self.categorical_slope
         slopes = slope_of(out, *taken)
         self.policy.backward(np.divide(slopes.out, num_rows, out=slopes.out))
@@ -212,7 +254,7 @@ class Learner:
         total = probs.sum(1, keepdims=True)
         probs /= total
         log_probs -= np.log(total)
-        loss = self.agent.policy_slope(log_probs[rows, action], logp, advantage)
+        loss = self.slope_of(self.agent, log_probs[rows, action], logp, advantage)
         slope = probs * -loss.slope[:, None]
         slope[rows, action] += loss.slope
         entropy = np.zeros(1, np.float32)
@@ -232,7 +274,7 @@ class Learner:
         new_logp = squares.sum(1)
         new_logp *= -0.5
         new_logp -= entropy - 0.5 * len(inv_std)
-        loss = self.agent.policy_slope(new_logp, logp, advantage)
+        loss = self.slope_of(self.agent, new_logp, logp, advantage)
         squares -= 1
         squares *= loss.slope[:, None]
         scaled *= loss.slope[:, None]
@@ -240,25 +282,15 @@ class Learner:
         return Slopes(scaled, squares.sum(0) - self.entropy_coef * len(mean), entropy, loss)
 
 
+def describe(seen: list[tuple[Slopes, Array]], has_entropy: bool) -> Metrics:
+    """What is worth logging of a minibatch."""
+    metrics = {name: join(slopes.loss.terms[name] for slopes, _ in seen) for name in seen[0][0].loss.terms}
+    metrics["loss/policy"] = join(slopes.loss.values for slopes, _ in seen).mean()
+    metrics["loss/value"] = 0.5 * join(error for _, error in seen).square().mean()
+    if has_entropy:
+        metrics["policy/entropy"] = join(slopes.entropy for slopes, _ in seen).mean()
+    return metrics
+
+
 def join(parts: Iterable[Array]) -> Tensor:
     return torch.from_numpy(np.concatenate(list(parts)))
-
-
-def can_do(agent: AgentOnPolicy) -> bool:
-    """Whether steps of this agent may be taken by hand: small plain networks on a CPU, and a loss known here."""
-    return (
-        (type(agent.step), type(agent.policy), type(agent.value)) in KNOWN
-        and agent.step.flat.device.type == "cpu"
-        and not isinstance(agent.averaging, Ranks)
-        and agent.h_term is None
-        and max(agent.config.hidden, default=0) <= MAX_WIDTH
-        and all(isinstance(layer, PLAIN) for net in (agent.policy.net, agent.value.net) for layer in net)
-        # Whoever says anew what is minimised, or has it compiled, has autograd.
-        and {"loss", "policy_loss"}.isdisjoint(vars(agent))
-        and owner(agent, "policy_loss") is owner(agent, "policy_slope")
-    )
-
-
-def owner(agent: AgentOnPolicy, method: str) -> type:
-    """The class that says what ``method`` does."""
-    return next(kind for kind in type(agent).__mro__ if method in vars(kind))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..config import RunConfig
+from ..config.run import RunConfig
 from ..errors import (
     BudgetSpent,
     CheckpointError,
@@ -26,13 +26,13 @@ from ..errors import (
 )
 from ..execute.base import Future, where_raised
 from ..rng import derive_seed
+from ..store.commits import Store
+from ..store.runlog import RunLog
 from ..types import Fragment, Metrics, State, Weights
 from .budget import RestartBudget
-from .crew import Crew, Losses
 from .learners import Learners
-from .metrics import RunLog
 from .progress import RECENT_EPISODES, Display, Evaluation, Progress, Shares, Speedometer
-from .store import Store
+from .workers import Crew, Losses
 
 LOG_SECONDS = 0.5
 
@@ -56,7 +56,7 @@ class Supervisor:
         log: RunLog,
         display: Display,
         commit_info: dict[str, Any],
-        keep_best: Callable[[Tensor, Progress], None] = lambda flat, progress: None,
+        keep_best: Callable[[Tensor, int, float], None] = lambda flat, step, mean: None,
     ):
         self.keep_best = keep_best
         self.config, self.learners, self.crew = config, learners, crew
@@ -289,7 +289,7 @@ class Supervisor:
         if is_best:
             state.best_mean, state.best_ci95, state.best_step = score.mean, score.ci95, step
             self.best_flat = evaluation.weights.flat
-            self.keep_best(self.best_flat, state)
+            self.keep_best(self.best_flat, state.best_step, state.best_mean)
         clearly_worse = score.mean + score.ci95 < state.best_mean - state.best_ci95
         state.worse_in_a_row = state.worse_in_a_row + 1 if clearly_worse else 0
         state.final_mean = score.mean

@@ -18,16 +18,21 @@ import time
 import weakref
 from collections import deque
 from statistics import median
-from typing import TYPE_CHECKING, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..agents.averaging import Ranks
+from ..agents.base import Agent
+from ..agents.gradients import Gradients, Tell
+from ..agents.optim import GradStep
+from ..agents.sac import AgentSAC, SACConfig
 from ..nets.layers import flatten_
 from ..nets.policies import SquashedPolicy
-from ..types import Metrics, Transition
-from .averaging import Ranks
-from .sides import (
+from ..types import Transition
+from .helper import Helper
+from .sac_halves import (
     BEFORE,
     CONTROL_BYTES,
     DRAW_BOTH,
@@ -43,33 +48,20 @@ from .sides import (
     least_of,
 )
 
-if TYPE_CHECKING:
-    from .sac import AgentSAC, SACConfig
-
 log = logging.getLogger(__name__)
 
 TRIAL, PERIOD = 5, 300
 """Updates that are tried with and without help, and after how many to try again."""
 
 
-class Help(Protocol):
-    """Somebody else who does the tasks of lane 1."""
+class SACByHand(Gradients):
+    """The gradients of an agent whose parameters have moved into memory that a helper can share."""
 
-    def is_ready(self) -> bool: ...
+    draws_ahead = True
 
-    def post(self, task: int) -> None: ...
-
-    def has_done(self) -> bool:
-        """Wait for the task that was posted; False if there is no hope."""
-
-    def close(self) -> None: ...
-
-
-class Lanes:
-    """Updates of an agent whose parameters have moved into memory that a helper can share."""
-
-    def __init__(self, agent: AgentSAC, obs_dim: int):
+    def __init__(self, agent: AgentSAC, helped: bool = False):
         c = agent.config
+        obs_dim = agent.policy.net[0].in_features
         self.sizes = Sizes(obs_dim, agent.policy.action_dim, c.hidden, c.batch_size)
         self.fd = os.memfd_create("elegantrl-lanes")
         weakref.finalize(self, os.close, self.fd)
@@ -82,7 +74,7 @@ class Lanes:
         agent.critic_step.flat = flatten_(agent.critic_step.params, self.shared["critic"])
         agent.target.flat = flatten_(agent.critic_target.parameters(), self.shared["target"])
         self.mine, self.other = (Side(member, self.sizes, self.shared) for member in range(2))
-        self.helper: Help | None = None
+        self.helper = Helper(self.sizes, self.fd, self.control) if helped else None
         """Who may help from now on."""
         self.helped = False
         self.prepared: Transition | None = None
@@ -93,17 +85,51 @@ class Lanes:
         self.seconds = deque([1.0], TRIAL), deque([1.0], TRIAL)
         """What the last trials took without and with help; in the middle, as the first ones take longer."""
 
+    @staticmethod
+    def suits(agent: Agent) -> bool:
+        return (
+            type(agent) is AgentSAC
+            and agent.critic_step.flat.device.type == "cpu"
+            and not isinstance(agent.averaging, Ranks)
+            and suits(agent.config)
+        )
+
+    def known(self, agent: Any) -> list[tuple[str, GradStep]]:
+        return [("critic_loss", agent.critic_step), ("policy_loss", agent.actor_step)]
+
+    def trial_batch(self, agent: Any, g: torch.Generator) -> Transition:
+        rows, (obs, next_obs) = self.sizes.rows, torch.randn(2, self.sizes.rows, self.sizes.obs, generator=g)
+        action = torch.rand(rows, self.sizes.action, generator=g) * 2 - 1
+        return Transition(obs, action, torch.randn(rows, generator=g), torch.full((rows,), 0.9), next_obs)
+
+    def trial_noise(self, agent: Any, b: Transition) -> tuple[Tensor]:
+        return (agent.normal_like_action(b),)
+
     @torch.no_grad()
-    def prepare(self, agent: AgentSAC, b: Transition, ahead: bool = True) -> None:
+    def __call__(self, agent: Any, name: str, step: GradStep, *args: Any) -> tuple[Tensor, Tell]:
+        b, noise = args
+        if len(b.reward) != agent.config.batch_size:
+            with torch.enable_grad():
+                return super().__call__(agent, name, step, *args)
+        return self.critic_gradient(agent, b, noise) if name == "critic_loss" else self.actor_gradient(agent)
+
+    @torch.no_grad()
+    def expect(self, agent: Any, b: Transition) -> None:
+        if len(b.reward) == agent.config.batch_size:
+            noise = [agent.normal_like_action(b) for _ in range(2)]
+            agent.drawn.extend(noise)
+            self.prepare(agent, b, *noise, task=DRAW_BOTH)
+
+    def prepare(self, agent: AgentSAC, b: Transition, next_noise: Tensor, noise: Tensor, task: int) -> None:
         """Give a minibatch to both lanes; whoever helps has the time to do more if its update does not come at once."""
-        self.prepared, self.first_task = b, DRAW_BOTH if ahead else DRAW_NEXT
+        self.prepared, self.first_task = b, task
         self.decide()
         s, norm = self.shared, agent.policy.norm
         s["next_obs"].copy_(norm(b.next_obs))
         s["obs"].copy_(norm(b.obs))
         s["action"].copy_(b.action)
-        for name in ("next_noise", "noise"):
-            s[name].copy_(agent.normal_like_action(b))
+        s["next_noise"].copy_(next_noise)
+        s["noise"].copy_(noise)
         self.begin(self.first_task)
 
     def forget(self) -> None:
@@ -112,19 +138,51 @@ class Lanes:
             self.finish(self.first_task)  # it must not write into the next
         self.prepared = None
 
-    @torch.no_grad()
-    def update(self, agent: AgentSAC, b: Transition) -> Metrics:
-        """As ``AgentActorCritic.update``."""
-        started = time.perf_counter()
+    def close(self) -> None:
+        if self.helper is not None:
+            self.helper.close()
+
+    def critic_gradient(self, agent: AgentSAC, b: Transition, noise: Tensor) -> tuple[Tensor, Tell]:
+        self.started = time.perf_counter()
         if b is not self.prepared:
             self.forget()
-            self.prepare(agent, b, ahead=False)
-        is_trial, is_helped = self.is_trial(), self.helped
-        metrics = self.step(agent, b)
+            agent.drawn.append(actor_noise := agent.normal_like_action(b))  # which it asks for next
+            self.prepare(agent, b, noise, actor_noise, task=DRAW_NEXT)
+        self.was_helped = self.helped
+        s, self.alpha = self.shared, agent.log_alpha.detach().exp()
+        if self.first_task == DRAW_NEXT:
+            self.mine.draw_new()
+        self.finish(self.first_task)
+
+        self.begin(VALUES)
+        target_q, q = self.mine.judge()
+        self.finish(VALUES)
+        wanted = b.reward + b.discount * (torch.minimum(target_q, s["target_q"]) - self.alpha * s["next_logp"])
+        error = q - wanted
+        torch.sub(s["q"], wanted, out=s["error"])
+        self.begin(LEARN)
+        self.mine.learn(error)
+        self.finish(LEARN)
+        critic_loss = 0.5 * (error.square().mean() + s["error"].square().mean())
+        metrics = {"loss/critic": critic_loss, "critic/q": 0.5 * (q.mean() + s["q"].mean())}
+        return s["critic_grad"], lambda: metrics
+
+    def actor_gradient(self, agent: AgentSAC) -> tuple[Tensor, Tell]:
+        s = self.shared
+        self.begin(NEW_VALUE)
+        s["first_q"].copy_(self.mine.judge_new())
+        self.finish(NEW_VALUE)
+        least, num_least = least_of(s["first_q"], s["second_q"])
+        self.begin(SLOPE)
+        slope = self.mine.climb(s["first_q"], least, num_least)
+        self.finish(SLOPE)
+        slope += s["slope"]
+        self.policy_slope(slope, self.alpha / len(least))
+        metrics = {"loss/actor": (self.alpha * s["new_logp"] - least).mean(), "policy/entropy": -s["new_logp"].mean()}
         self.prepared = None
-        if is_trial:
-            self.seconds[is_helped].append(time.perf_counter() - started)
-        return metrics
+        if self.is_trial():
+            self.seconds[self.was_helped].append(time.perf_counter() - self.started)
+        return s["policy_grad"], lambda: metrics
 
     def decide(self) -> None:
         """Whether the next update is helped."""
@@ -139,39 +197,6 @@ class Lanes:
     def is_faster_with_help(self) -> bool:
         alone, helped = map(median, self.seconds)
         return helped < alone
-
-    def step(self, agent: AgentSAC, b: Transition) -> Metrics:
-        s, alpha = self.shared, agent.log_alpha.detach().exp()
-        if self.first_task == DRAW_NEXT:
-            self.mine.draw_new()
-        self.finish(self.first_task)
-
-        self.begin(VALUES)
-        target_q, q = self.mine.judge()
-        self.finish(VALUES)
-        wanted = b.reward + b.discount * (torch.minimum(target_q, s["target_q"]) - alpha * s["next_logp"])
-        error = q - wanted
-        torch.sub(s["q"], wanted, out=s["error"])
-        self.begin(LEARN)
-        self.mine.learn(error)
-        self.finish(LEARN)
-        critic_loss = 0.5 * (error.square().mean() + s["error"].square().mean())
-        metrics = {"loss/critic": critic_loss, "critic/q": 0.5 * (q.mean() + s["q"].mean())}
-        metrics["critic/grad_norm"] = agent.critic_step.follow(s["critic_grad"])
-
-        self.begin(NEW_VALUE)
-        s["first_q"].copy_(self.mine.judge_new())
-        self.finish(NEW_VALUE)
-        least, num_least = least_of(s["first_q"], s["second_q"])
-        self.begin(SLOPE)
-        slope = self.mine.climb(s["first_q"], least, num_least)
-        self.finish(SLOPE)
-        slope += s["slope"]
-        self.policy_slope(slope, alpha / len(least))
-        metrics["loss/actor"] = (alpha * s["new_logp"] - least).mean()
-        metrics["actor/grad_norm"] = agent.actor_step.follow(s["policy_grad"])
-        metrics["policy/entropy"] = -s["new_logp"].mean()
-        return metrics
 
     def policy_slope(self, slope: Tensor, weight: Tensor) -> None:
         """The policy's gradient for the slope [B, A] at its actions and the weight of their log-probabilities."""
@@ -212,12 +237,3 @@ def suits(c: SACConfig) -> bool:
     """Whether updates with these settings may be done in lanes: plain networks, and SAC as it stands in the book."""
     as_in_the_book = (c.num_critics, c.target_critics, c.actor_interval, c.activation) == (2, "min", 1, "relu")
     return as_in_the_book and not (c.layer_norm or c.prioritized or c.h_term) and hasattr(os, "memfd_create")
-
-
-def may_go_on(agent: AgentSAC, b: Transition) -> bool:
-    """Whether nothing has happened since that asks for autograd: other learners, compiled losses, odd batches."""
-    return (
-        not isinstance(agent.averaging, Ranks)
-        and {"critic_loss", "actor_loss"}.isdisjoint(vars(agent))
-        and len(b.reward) == agent.config.batch_size
-    )

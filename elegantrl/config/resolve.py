@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from ..config import SECTIONS, RunConfig, build_section, check_names
-from ..defaults import Recipe, find_recipe
 from ..registry import find_agent
+from .recipes import Recipe, find_recipe
+from .run import SECTIONS, RunConfig, build_section, check_names
 
 
 def resolve_config(

@@ -10,7 +10,7 @@ import numpy as np
 from ..envs.vec_env import VecEnv
 from ..nets.policies import PolicySpec
 from ..types import EnvSpec, Fragment, State, Weights
-from .worker import Worker
+from .group import Worker
 
 EXACTNESS = ("episode", "replayed", "exact")
 

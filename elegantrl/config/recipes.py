@@ -20,7 +20,7 @@ class Recipe:
 
 @cache
 def _table() -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load(files("elegantrl").joinpath("defaults.yaml").read_text())
+    data: dict[str, Any] = yaml.safe_load(files("elegantrl.config").joinpath("defaults.yaml").read_text())
     return data
 
 

@@ -22,8 +22,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ..errors import ConfigError
-from .files import write_atomic
-from .metrics import read_metrics
+from ..store.files import write_atomic
+from ..store.runlog import read_metrics
 from .statistics import Array, bootstrap_interval, interquartile_mean
 
 FORMATS = ("jpg", "pdf", "png", "svg")

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from ..agents.lanes import suits
 from ..agents.off_policy import ReplayConfig
 from ..agents.on_policy import OnPolicyConfig
 from ..agents.sac import SACConfig
-from ..config import RunConfig
+from ..config.run import RunConfig
 from ..envs import GymVecEnv, make_env
 from ..envs.vec_env import VecEnv
 from ..errors import ElegantRLError
+from ..fast.sac import suits
 
 COSTLY_SECONDS = 1e-3
 """From here on a step of an environment is worth a process: handing it over costs a tenth of that."""

@@ -1,4 +1,4 @@
-"""A process that helps a learner on a second core: it does the tasks of lane 1 (``agents.sides``) in shared memory.
+"""A process that helps a learner on a second core: it does the tasks of lane 1 (``fast.sac_halves``) in shared memory.
 
 It looks out for work without sleeping while updates follow each other, since to wake a core may take longer than a
 task, and goes to sleep when nothing comes. Whether it is asked at all the learner decides by the clock.
@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from ..agents.sides import CONTROL_BYTES, TASKS, Side, Sizes
 from ..errors import ConfigError
 from ..execute.child import die_with_parent, leave_signals_to_parent
-from .process import settle
+from ..execute.settle import settle
+from .sac_halves import CONTROL_BYTES, TASKS, Side, Sizes
 
 SPIN_SECONDS, NAP_SECONDS = 0.01, 0.02
 """How long a helper looks out for work before it sleeps, and how long it sleeps if nobody rings."""

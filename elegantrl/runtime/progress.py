@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..roles.evaluator import Score
 from ..types import State, Weights
-from .evaluator import Score
 
 RECENT_EPISODES = 20
 

@@ -18,39 +18,33 @@ import numpy as np
 import torch
 
 from .. import __version__
-from ..config import RunConfig
+from ..config.resolve import env_name, resolve_config, split_overrides
+from ..config.run import RunConfig
+from ..devices import pick_device
 from ..envs import make_env
 from ..envs.vec_env import VecEnv, try_one_step
 from ..errors import BudgetSpent, CheckpointError, ConfigError, RoleDied, RoleTimedOut
 from ..execute.base import Executor
 from ..execute.inline import InlineExecutor
 from ..execute.process import ProcessExecutor
+from ..execute.settle import keep_freed_memory, one_numpy_thread, settle_and, tiny_numbers_are_zero
 from ..nets.policies import PolicySpec
+from ..roles.evaluator import Evaluator
+from ..roles.learner import Learner
+from ..roles.worker import WorkerHost
+from ..store.commits import Commit, Store
+from ..store.files import write_atomic
+from ..store.runlog import RunLog
+from ..store.trained import TrainedPolicy, load_config, save_best
 from ..types import EnvSpec
-from .crew import Crew, call_seconds
-from .evaluator import Evaluator
-from .files import write_atomic
-from .host import WorkerHost
 from .layout import is_helped
-from .learner import Learner
 from .learners import Learners
-from .metrics import RunLog
-from .process import (
-    keep_freed_memory,
-    one_numpy_thread,
-    pick_device,
-    resize_on_signals,
-    settle_and,
-    stop_on_signals,
-    tiny_numbers_are_zero,
-)
 from .progress import Display
-from .resolve import env_name, resolve_config, split_overrides
-from .store import Commit, Store
+from .signals import resize_on_signals, stop_on_signals
 from .supervisor import Supervisor
-from .trained import TrainedPolicy, load_config, save_best
+from .workers import Crew, call_seconds
 
-PRELOAD = ("elegantrl.train.host", "elegantrl.train.learner", "elegantrl.train.evaluator", "elegantrl.envs")
+PRELOAD = ("elegantrl.roles.worker", "elegantrl.roles.learner", "elegantrl.roles.evaluator", "elegantrl.envs")
 """What every process of a run imports; the fork server does it once for all."""
 
 
@@ -353,7 +347,7 @@ def versions() -> dict[str, str]:
 def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str) -> RunResult:
     """Write the best policy under its documented names, the summary and the picture."""
     state = supervisor.state
-    supervisor.keep_best(supervisor.best_flat, state)
+    supervisor.keep_best(supervisor.best_flat, state.best_step, state.best_mean)
     summary = {
         "agent": config.agent_name,
         "env": config.env.id,
@@ -377,7 +371,7 @@ def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str)
         "versions": versions(),
     }
     write_atomic(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
-    from .plot import plot_run  # matplotlib is slow to import and only needed here
+    from ..report.plot import plot_run  # matplotlib is slow to import and only needed here
 
     plot_run(folder)
     return RunResult(folder, summary)

@@ -19,14 +19,14 @@ from ..data.prioritized import PrioritizedReplay
 from ..data.replay import ReplayBuffer
 from ..data.rollout import join_fragments
 from ..data.trajectories import TrajectoryStore
+from ..devices import device_of_rank
 from ..errors import RoleError
+from ..fast.learning import gradients_of
 from ..nets.policies import PolicySpec, joined
 from ..registry import build_agent, find_agent
 from ..rng import torch_stream
 from ..types import EnvSpec, Fragment, Metrics, Rollout, State, Transition, Weights
-from .helper import Helper
-from .process import device_of_rank
-from .rendezvous import meet
+from .ranks import meet
 
 COMMON = ("agent", "env_steps", "version")
 """The parts of a learner's state that are the same for all ranks."""
@@ -68,6 +68,7 @@ class Learner:
             self.averaging = Ranks(rank, num_learners)
             self.agent.average_with(self.averaging, seed)
         self.config, self.device = config, device
+        self.agent.gradients = gradients_of(self.agent, helped)
         self.policy_tensors = self.agent.policy.tensors()  # to look for them takes as long as to copy them
         self.env_steps = 0
         self.version = 0
@@ -77,8 +78,6 @@ class Learner:
             self.replay = build_replay(cast(ReplayConfig, config), spec, device, least)
             stream = ("replay", rank) if rank else ("replay",)
             self.sampler = torch_stream(seed, *stream, device=device)
-        self.looks_ahead = self.agent.lanes is not None
-        """Whether the first minibatch after new steps is drawn before they are stored: a helper begins with it then."""
         self.ahead: Transition | None = None
         """That minibatch."""
         self.streams_before: list[Tensor] = []
@@ -87,9 +86,6 @@ class Learner:
         if self.agent.h_term is not None:
             self.trajectories = TrajectoryStore(cast(HTermConfig, config).h_store, spec, device)
         self.agent.schedule(0)
-        self.helper: Helper | None = None
-        if helped and (lanes := self.agent.lanes) is not None:
-            lanes.helper = self.helper = Helper(lanes.sizes, lanes.fd, lanes.control)
 
     def join(self, path: str) -> None:
         """Meet the other ranks, who are given the same path; only now is this one ready to learn."""
@@ -183,16 +179,16 @@ class Learner:
 
     def look_ahead(self, replay: ReplayBuffer) -> None:
         """Draw the first minibatch of the next updates; whoever helps begins with it."""
-        if self.looks_ahead:
+        if self.agent.gradients.draws_ahead:
             self.streams_before = [stream.get_state() for stream in (self.sampler, self.agent.generator)]
             self.ahead = self.draw(replay)
-            self.agent.begin_update(self.ahead)
+            self.agent.gradients.expect(self.agent, self.ahead)
 
     def forget_ahead(self) -> None:
         """As if that minibatch had not been drawn yet: it will be again, before anything new is stored."""
         if self.ahead is not None:
-            assert self.agent.lanes is not None
-            self.agent.lanes.forget()
+            self.agent.gradients.forget()
+            self.agent.drawn.clear()
             for stream, before in zip((self.sampler, self.agent.generator), self.streams_before, strict=True):
                 stream.set_state(before)
             self.ahead = None
@@ -235,8 +231,7 @@ class Learner:
                 store.truncate_newest(torch.from_numpy(np.concatenate(restarted)))
 
     def close(self) -> None:
-        if self.helper is not None:
-            self.helper.close()
+        self.agent.gradients.close()
 
 
 def build_replay(

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 
 from ..agents.fusion import normalize_weights
-from ..config import RunConfig
+from ..config.run import RunConfig
 from ..envs import make_env
 from ..errors import CheckpointError, ConfigError
 from ..nets.policies import EnsemblePolicy, FlatPolicy, Policy, PolicySpec
+from ..roles.evaluator import Evaluator, Score
 from ..types import Weights
-from .evaluator import Evaluator, Score
 from .files import load_weights, save_actor_pth, save_weights
-from .progress import Progress
 
 BEST_FILE = "best.safetensors"
 
@@ -33,9 +32,9 @@ def load_config(folder: Path) -> RunConfig:
         raise CheckpointError(f"{folder}/config.yaml cannot be read ({text}); is {folder} a run folder?") from None
 
 
-def save_best(folder: Path, spec: PolicySpec, flat: torch.Tensor, state: Progress) -> None:
+def save_best(folder: Path, spec: PolicySpec, flat: torch.Tensor, env_steps: int, mean: float) -> None:
     """The best policy so far under its two names; a run that dies later still leaves it."""
-    about = {"env_steps": str(state.best_step), "mean": str(state.best_mean)}
+    about = {"env_steps": str(env_steps), "mean": str(mean)}
     policy = FlatPolicy(spec, torch.device("cpu")).load(flat.cpu())
     save_weights(folder / BEST_FILE, policy.state_dict(), {"policy": json.dumps(asdict(spec)), **about})
     save_actor_pth(folder / "actor.pth", policy.state_dict())

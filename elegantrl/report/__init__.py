@@ -1,0 +1,1 @@
+"""Reads finished runs: statistics and plots."""

@@ -1,0 +1,1 @@
+"""What runs in a process of its own: workers act, learners learn, evaluators score."""

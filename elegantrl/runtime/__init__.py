@@ -1,0 +1,1 @@
+"""Runs one agent: spawns the roles, exchanges data and weights between them, recovers from failures, stops."""

@@ -1,0 +1,1 @@
+"""Everything a run leaves on disk: commits, logs and trained policies."""

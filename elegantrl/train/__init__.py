@@ -1,1 +1,0 @@
-"""Who does what: worker, learner, evaluator, supervisor, and the folder they write to."""
