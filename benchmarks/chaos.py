@@ -39,8 +39,8 @@ from rich.table import Table
 from elegantrl.execute.base import Handle
 from elegantrl.execute.process import ProcessHandle
 from elegantrl.runtime import run as run_module
-from elegantrl.runtime.run import train
 from elegantrl.runtime.supervisor import Supervisor
+from elegantrl.runtime.train import train
 from elegantrl.store.commits import Store
 from elegantrl.types import Fragment
 

@@ -29,7 +29,7 @@ from elegantrl.config.resolve import resolve_config
 from elegantrl.execute.base import Future
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.runtime.layout import pick_layout
-from elegantrl.runtime.run import train
+from elegantrl.runtime.train import train
 from elegantrl.store.runlog import read_metrics
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, Transition, Weights
 

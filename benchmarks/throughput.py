@@ -27,7 +27,7 @@ from elegantrl.envs import make_env
 from elegantrl.execute.settle import keep_freed_memory
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.roles.group import Worker
-from elegantrl.runtime.run import train
+from elegantrl.runtime.train import train
 from elegantrl.types import Weights
 
 

@@ -10,7 +10,8 @@ from .envs import make_env
 from .envs.vec_env import check_env
 from .errors import ElegantRLError
 from .registry import register_agent
-from .runtime.run import RunResult, train
+from .runtime.run import RunResult
+from .runtime.train import train
 from .store.trained import TrainedPolicy
 
 __all__ = [

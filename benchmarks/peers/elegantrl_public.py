@@ -62,9 +62,10 @@ class Several:
 
 def train(env: str, seed: int, settings: Ppo) -> None:
     """The networks are as the library makes them, with ReLU."""
+    from elegantrl.train import run
+
     from elegantrl import Config
     from elegantrl.agents import AgentDiscretePPO, AgentPPO
-    from elegantrl.runtime import run
 
     run.Evaluator = Silent
     space = gym.make(env).action_space

@@ -18,7 +18,8 @@ from ..config.resolve import resolve_config
 from ..config.run import CheckpointConfig, EvalConfig, RunConfig
 from ..errors import ElegantRLError
 from ..runtime.layout import share
-from ..runtime.run import Silent, run_training
+from ..runtime.progress import Silent
+from ..runtime.run import run_training
 from ..store.runlog import Row, read_metrics
 from .display import Stdout
 from .parse import parse

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..roles.evaluator import Score
 from ..types import State, Weights
@@ -127,3 +127,13 @@ class Shares:
         shares = {role: min(1.0, max(0.0, 1.0 - (busy[role] - self.busy[role]) / passed)) for role in busy}
         self.busy, self.time = busy, time.monotonic()
         return shares
+
+
+class Silent:
+    """Shows nothing."""
+
+    def progress(self, *_: Any) -> None: ...
+
+    def evaluation(self, *_: Any) -> None: ...
+
+    def message(self, text: str) -> None: ...

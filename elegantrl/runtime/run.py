@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from .. import __version__
-from ..config.resolve import env_name, resolve_config, split_overrides
 from ..config.run import RunConfig
 from ..devices import pick_device
 from ..envs import make_env
@@ -35,8 +34,9 @@ from ..roles.worker import WorkerHost
 from ..store.commits import Commit, Store
 from ..store.files import write_atomic
 from ..store.runlog import RunLog
-from ..store.trained import TrainedPolicy, load_config, save_best
+from ..store.trained import TrainedPolicy, save_best
 from ..types import EnvSpec
+from .folder import check_same_config, choose_folder, find_commit
 from .layout import is_helped
 from .learners import Learners
 from .progress import Display
@@ -63,46 +63,6 @@ class RunResult:
 
     def load_policy(self) -> TrainedPolicy:
         return TrainedPolicy.load(self.run_dir)
-
-
-def train(
-    agent: str | RunConfig,
-    env: Any = None,
-    *,
-    run_dir: str | Path | None = None,
-    resume: bool = False,
-    display: Display | None = None,
-    **settings: Any,
-) -> RunResult:
-    """Train an agent; ``elegantrl.train("ppo", "CartPole-v1", num_envs=8, seed=1)``.
-
-    ``agent`` is a name or a whole ``RunConfig``. ``env`` is an id, a class, a callable or an instance. Further settings
-    are those of the run (``seed``, ``max_steps``, ``target_return``, ``num_envs``, ...), of the agent (``lr``,
-    ``gamma``, ...) or whole sections (``eval={"episodes": 10}``).
-    """
-    if isinstance(agent, RunConfig):
-        if settings:
-            raise ConfigError(f"with a RunConfig there are no further settings, but got {', '.join(settings)}")
-        config, source = agent, env if env is not None else agent.env.id
-    else:
-        if env is None:
-            raise ConfigError("train needs an environment: an id, a class, a callable or an instance")
-        lanes = own_lanes(env)
-        if lanes is not None:
-            settings = {"num_envs": lanes, **settings}
-        config, _ = resolve_config(agent, env_name(env), split_overrides(agent, settings))
-        source = env
-    return run_training(config, source, run_dir, resume, display or Silent())
-
-
-class Silent:
-    """Shows nothing."""
-
-    def progress(self, *_: Any) -> None: ...
-
-    def evaluation(self, *_: Any) -> None: ...
-
-    def message(self, text: str) -> None: ...
 
 
 # ---- the run itself
@@ -271,63 +231,6 @@ def with_target(config: RunConfig, spec: EnvSpec) -> RunConfig:
     if config.train.target_return is not None or spec.target_return is None:
         return config
     return replace(config, train=replace(config.train, target_return=spec.target_return))
-
-
-def choose_folder(config: RunConfig, run_dir: str | Path | None, resume: bool) -> Path:
-    """The run folder: as asked, or a fresh name under ``runs/``. Nothing is ever deleted."""
-    if run_dir is not None:
-        folder = Path(run_dir)
-        if not resume and (folder / "config.yaml").exists():
-            raise ConfigError(f"{folder} already holds a run; add --resume to continue it or choose another --run-dir")
-        if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{folder} is a file, not a folder; choose another --run-dir")
-        return folder
-    if resume:
-        raise ConfigError("there is nothing to resume without a folder; name it with --run-dir")
-    name = f"{config.agent_name}_{config.env.id.replace('/', '-').replace(':', '-')}_seed{config.train.seed}"
-    taken = 1
-    while (folder := Path("runs") / (name if taken == 1 else f"{name}_{taken}")).exists():
-        taken += 1
-    return folder
-
-
-def check_same_config(folder: Path, config: RunConfig) -> None:
-    """Refuse to continue a run that was made with other settings."""
-    if not (folder / "config.yaml").exists():
-        raise CheckpointError(f"{folder} holds no run to resume; check --run-dir or drop --resume")
-    if not (folder / "commits").is_dir():
-        raise CheckpointError(f"{folder} holds no commit to resume; start anew in another --run-dir")
-    found = load_config(folder)
-    if found.hash() != config.hash():
-        raise ConfigError(
-            f"{folder} belongs to another config: {first_difference(found.identity(), config.identity())};"
-            f" use the same settings or another --run-dir"
-        )
-
-
-def find_commit(store: Store, config: RunConfig) -> Commit | None:
-    """The newest commit of a run folder that is whole, readable and of this config; None if there never was one."""
-
-    def check(commit: Commit) -> None:
-        for part in commit.parts:
-            commit.load(part)
-        found = commit.manifest["info"].get("config_hash")
-        if found != config.hash():
-            raise CheckpointError(f"it belongs to another config ({found} instead of {config.hash()})")
-
-    return store.latest_valid(check)
-
-
-def first_difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """``agent.lr is 0.001 there and 0.003 here`` for what differs, agent and environment before their settings."""
-    there, here = (
-        {f"{section}.{name}": value for section, values in config.items() for name, value in values.items()}
-        for config in (found, wanted)
-    )
-    for name in sorted({**there, **here}, key=lambda name: name not in ("agent.name", "env.id")):
-        if there.get(name) != here.get(name):
-            return f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
-    return "no difference"
 
 
 def commit_info(config: RunConfig, exactness: str) -> dict[str, Any]:

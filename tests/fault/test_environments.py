@@ -24,8 +24,9 @@ from elegantrl.errors import ConfigError, NonFinite, RoleError
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.report import plot as plot_module
 from elegantrl.roles.group import Worker
+from elegantrl.runtime.progress import Silent
 from elegantrl.runtime.requests import pack_fragment, unpack_fragment
-from elegantrl.runtime.run import RunResult, Silent
+from elegantrl.runtime.run import RunResult
 from elegantrl.store import runlog as metrics_module
 from elegantrl.store.commits import Store
 from elegantrl.testing import FaultEnv

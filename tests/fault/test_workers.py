@@ -15,7 +15,8 @@ import pytest
 
 from elegantrl.errors import RoleError
 from elegantrl.runtime import supervisor as supervisor_module
-from elegantrl.runtime.run import RunResult, Silent
+from elegantrl.runtime.progress import Silent
+from elegantrl.runtime.run import RunResult
 from elegantrl.store.runlog import read_metrics
 from elegantrl.testing import FaultEnv
 

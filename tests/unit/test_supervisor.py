@@ -25,9 +25,8 @@ from elegantrl.registry import agent_names, find_agent
 from elegantrl.rng import derive_seed
 from elegantrl.roles.evaluator import Score
 from elegantrl.runtime.learners import Learners
-from elegantrl.runtime.progress import Progress
+from elegantrl.runtime.progress import Progress, Silent
 from elegantrl.runtime.requests import Host
-from elegantrl.runtime.run import Silent
 from elegantrl.runtime.supervisor import Supervisor
 from elegantrl.runtime.workers import Crew
 from elegantrl.store.commits import Store
