@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
 
@@ -34,7 +35,7 @@ def gradients_of(agent: Agent, helped: bool = False) -> Gradients:
 def agrees(agent: Agent, fast: OnPolicyByHand | SACByHand) -> bool:
     """Whether made-up rows have the same gradients both ways: a loss that was edited counts as it stands."""
     before = agent.generator.get_state()
-    b = fast.trial_batch(agent, torch.Generator().manual_seed(0))
+    b: Any = fast.trial_batch(agent, torch.Generator().manual_seed(0))
     agreed = True
     for name, step in fast.known(agent):
         args = (b, *fast.trial_noise(agent, b))

@@ -61,7 +61,7 @@ class SACByHand(Gradients):
 
     def __init__(self, agent: AgentSAC, helped: bool = False):
         c = agent.config
-        obs_dim = agent.policy.net[0].in_features
+        obs_dim = int(agent.policy.net[0].in_features)  # type: ignore[arg-type]
         self.sizes = Sizes(obs_dim, agent.policy.action_dim, c.hidden, c.batch_size)
         self.fd = os.memfd_create("elegantrl-lanes")
         weakref.finalize(self, os.close, self.fd)
@@ -116,9 +116,9 @@ class SACByHand(Gradients):
     @torch.no_grad()
     def expect(self, agent: Any, b: Transition) -> None:
         if len(b.reward) == agent.config.batch_size:
-            noise = [agent.normal_like_action(b) for _ in range(2)]
-            agent.drawn.extend(noise)
-            self.prepare(agent, b, *noise, task=DRAW_BOTH)
+            next_noise, noise = agent.normal_like_action(b), agent.normal_like_action(b)
+            agent.drawn.extend((next_noise, noise))
+            self.prepare(agent, b, next_noise, noise, task=DRAW_BOTH)
 
     def prepare(self, agent: AgentSAC, b: Transition, next_noise: Tensor, noise: Tensor, task: int) -> None:
         """Give a minibatch to both lanes; whoever helps has the time to do more if its update does not come at once."""
