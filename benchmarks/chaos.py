@@ -56,7 +56,7 @@ SETTINGS: dict[str, Any] = {
     "target_return": float("inf"), "eval": {"interval": 2 * ITERATION, "episodes": 2, "max_episode_steps": 200},
     "checkpoint": {"interval": COMMIT_INTERVAL},
 }  # fmt: skip
-PARTS = ("learner", *(f"worker{group}" for group in range(NUM_GROUPS)))
+PARTS = ("learner", *(f"group{group}" for group in range(NUM_GROUPS)))
 """What ends bit-equal; when an evaluation is heard, which the supervisor's part says, depends on the clock."""
 
 

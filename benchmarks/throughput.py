@@ -26,7 +26,7 @@ from common import Measurement, alternate, environment, show, write_json
 from elegantrl.envs import make_env
 from elegantrl.execute.settle import keep_freed_memory
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.roles.group import Worker
+from elegantrl.roles.group import GroupActor
 from elegantrl.runtime.train import train
 from elegantrl.types import Weights
 
@@ -145,7 +145,7 @@ def collecting() -> list[Measurement]:
         step = _raw_step(env_id, num_envs, worker, actions)
         network, forward = _raw_forward(worker)
 
-        def collect(w: Worker = worker, weights: Weights = weights) -> float:
+        def collect(w: GroupActor = worker, weights: Weights = weights) -> float:
             started = time.process_time()
             for seq in range(4):
                 w.sample(weights, 32, seq)
@@ -178,15 +178,15 @@ def _both(first: list[float], second: list[float]) -> list[float]:
     return [1 / (1 / a + 1 / b) for a, b in zip(first, second, strict=True)]
 
 
-def _worker(env_id: str, num_envs: int) -> tuple[Worker, Weights]:
+def _worker(env_id: str, num_envs: int) -> tuple[GroupActor, Weights]:
     env = make_env(env_id, num_envs)
     kind = "categorical" if env.spec.action.kind == "discrete" else "gaussian"
     sizes = {"obs_dim": env.spec.obs_dim, "action_dim": env.spec.action_dim}
-    worker = Worker(env, PolicySpec(kind, {**sizes, "hidden": (64, 64), "activation": "tanh"}), seed=0)
+    worker = GroupActor(env, PolicySpec(kind, {**sizes, "hidden": (64, 64), "activation": "tanh"}), seed=0)
     return worker, Weights(0, worker.policy.flat.clone())
 
 
-def _raw_step(env_id: str, num_envs: int, worker: Worker, actions: list[Any]) -> Callable[[int], None]:
+def _raw_step(env_id: str, num_envs: int, worker: GroupActor, actions: list[Any]) -> Callable[[int], None]:
     """The t-th vector step of the bare environments."""
     if env_id.startswith("Tensor"):
         env = make_env(env_id, num_envs)
@@ -217,7 +217,7 @@ def _raw_step(env_id: str, num_envs: int, worker: Worker, actions: list[Any]) ->
     return step
 
 
-def _raw_forward(worker: Worker) -> tuple[Callable[[int], Any], Callable[[int], Any]]:
+def _raw_forward(worker: GroupActor) -> tuple[Callable[[int], Any], Callable[[int], Any]]:
     """The network on one observation, and the way from there to an action."""
     spec, obs, nn = worker.env.spec, worker.obs, torch.nn
     hidden = (nn.Linear(spec.obs_dim, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())

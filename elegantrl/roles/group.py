@@ -24,7 +24,7 @@ MAX_REJECTED = 10
 """Fragments in a row that may be rejected."""
 
 
-class Worker:
+class GroupActor:
     """Steps one group of environment slots with whatever weights it is handed."""
 
     def __init__(

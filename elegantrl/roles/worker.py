@@ -10,17 +10,17 @@ import numpy as np
 from ..envs.vec_env import VecEnv
 from ..nets.policies import PolicySpec
 from ..types import EnvSpec, Fragment, State, Weights
-from .group import Worker
+from .group import GroupActor
 
 EXACTNESS = ("episode", "replayed", "exact")
 
 
 def part_name(group: int) -> str:
     """What the state of a group is called in a commit."""
-    return f"worker{group}"
+    return f"group{group}"
 
 
-class WorkerHost:
+class Worker:
     """A worker per slot group. Environments come first: the policy's shape follows from theirs."""
 
     def __init__(
@@ -33,32 +33,32 @@ class WorkerHost:
     ):
         self.owns_envs, self.on_nonfinite = owns_envs, on_nonfinite
         self.envs = {group: make(group) for group in groups}
-        self.workers: list[Worker] = []
+        self.actors: list[GroupActor] = []
 
     def env_spec(self) -> EnvSpec:
         """What one group steps."""
         return next(iter(self.envs.values())).spec
 
     def start(self, policy_spec: PolicySpec, seed: int) -> None:
-        self.workers = [
-            Worker(env, policy_spec, seed, group, owns_env=self.owns_envs, on_nonfinite=self.on_nonfinite)
+        self.actors = [
+            GroupActor(env, policy_spec, seed, group, owns_env=self.owns_envs, on_nonfinite=self.on_nonfinite)
             for group, env in self.envs.items()
         ]
 
     def exactness(self) -> str:
         """What a resume restores of open episodes, in the group where it is least."""
-        return min((worker.exactness() for worker in self.workers), key=EXACTNESS.index)
+        return min((actor.exactness() for actor in self.actors), key=EXACTNESS.index)
 
     def sample(self, weights: Weights, horizon: int, seq: int) -> list[Fragment]:
-        return [worker.sample(weights, horizon, seq) for worker in self.workers]
+        return [actor.sample(weights, horizon, seq) for actor in self.actors]
 
     def state_dict(self) -> dict[str, State]:
         """A part of a commit for each group."""
-        return {part_name(worker.slot_group): worker.state_dict() for worker in self.workers}
+        return {part_name(actor.slot_group): actor.state_dict() for actor in self.actors}
 
     def load_state_dict(self, parts: dict[str, State]) -> list[np.ndarray]:
         """Continue from ``parts``; for each group, which lanes [N] had to begin a new episode."""
-        return [worker.load_state_dict(parts[part_name(worker.slot_group)]) for worker in self.workers]
+        return [actor.load_state_dict(parts[part_name(actor.slot_group)]) for actor in self.actors]
 
     def close(self) -> None:
         for env in self.envs.values():

@@ -30,7 +30,7 @@ from ..execute.settle import keep_freed_memory, one_numpy_thread, settle_and, ti
 from ..nets.policies import PolicySpec
 from ..roles.evaluator import Evaluator
 from ..roles.learner import Learner
-from ..roles.worker import WorkerHost
+from ..roles.worker import Worker
 from ..store.commits import Commit, Store
 from ..store.files import write_atomic
 from ..store.runlog import RunLog
@@ -144,9 +144,9 @@ def gather_crew(
     executor = open_executor(config, config.execute.executor == "process", cleanup)
     lanes = config.env.num_envs // config.num_groups
     make = partial(make_group, source, lanes, device, config.env.kwargs)
-    role = partial(WorkerHost, make, owns_envs=not is_instance(source), on_nonfinite=config.execute.on_nonfinite)
+    role = partial(Worker, make, owns_envs=not is_instance(source), on_nonfinite=config.execute.on_nonfinite)
 
-    def build(groups: range) -> Callable[[], WorkerHost]:
+    def build(groups: range) -> Callable[[], Worker]:
         return partial(settle_and, partial(role, groups), torch_threads(config))
 
     return Crew(executor, build, config.num_groups, config.execute, display.message)

@@ -62,7 +62,7 @@ def test_resume_equals_one_go(
     assert "resumed c-0000000005" in capsys.readouterr().out
     whole, parts = load_commit(tmp_path / "whole"), load_commit(tmp_path / "parts")
     assert whole["supervisor"]["env_steps"] == parts["supervisor"]["env_steps"] >= 1024
-    for part in ("learner", "worker0"):
+    for part in ("learner", "group0"):
         assert hash_state(parts[part]) == hash_state(whole[part]) != hash_state(half[part])
     assert whole["learner"]["agent"]["num_updates"] > half["learner"]["agent"]["num_updates"] > 0
 

@@ -50,7 +50,7 @@ def test_a_seed_fixes_every_part_of_a_commit(
         torch.manual_seed(i)
         run_quietly(agent, env, seed=seed, **common(tmp_path / str(i), settings))
         parts = load_commit(tmp_path / str(i))
-        assert set(parts) == {"learner", "supervisor", "worker0"}
+        assert set(parts) == {"learner", "supervisor", "group0"}
         hashes.append({name: hash_state(part) for name, part in parts.items()})
     assert hashes[0] == hashes[1]
     assert all(hashes[0][name] != hashes[2][name] for name in hashes[0])
@@ -83,7 +83,7 @@ def test_evaluations_and_commits_do_not_change_what_is_learned(
         arguments |= {"eval": {"interval": interval, "episodes": episodes}, "checkpoint": {"interval": every}}
         run_quietly("dqn", "CartPole-v1", seed=1, **arguments)
         parts = load_commit(tmp_path / str(i))
-        hashes.add(hash_state({name: parts[name] for name in ("learner", "worker0")}))
+        hashes.add(hash_state({name: parts[name] for name in ("learner", "group0")}))
     assert len(hashes) == 1
 
 

@@ -21,7 +21,7 @@ from elegantrl.agents.mod_sac import AgentModSAC, ModSACConfig
 from elegantrl.agents.redq import AgentREDQ, REDQConfig
 from elegantrl.agents.sac import AgentSAC, SACConfig
 from elegantrl.envs import make_env
-from elegantrl.roles.group import Worker
+from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner, digest
 from elegantrl.types import ActionSpec, EnvSpec, Metrics, Transition
 
@@ -207,14 +207,14 @@ def test_only_what_is_known_is_done_by_hand() -> None:
 # ---- the learner, who draws ahead
 
 
-def collector(**settings: Any) -> tuple[Learner, Worker]:
+def collector(**settings: Any) -> tuple[Learner, GroupActor]:
     env = make_env("TensorPendulum", 2)
     config = SACConfig(**{"hidden": (8,), "batch_size": 16, "buffer_size": 40, "learning_starts": 4} | settings)
     learner = Learner("sac", config, env.spec, CPU, 0)
-    return learner, Worker(env, learner.policy_spec(), 0)
+    return learner, GroupActor(env, learner.policy_spec(), 0)
 
 
-def go_on(learner: Learner, worker: Worker, seqs: Iterable[int]) -> None:
+def go_on(learner: Learner, worker: GroupActor, seqs: Iterable[int]) -> None:
     for seq in seqs:
         learner.update([worker.sample(learner.weights(), 1, seq)])
 

@@ -55,7 +55,7 @@ def test_every_layout_leaves_the_same_bits(
     for i, layout in enumerate([("inline", 1), ("inline", 3), ("process", 1), ("process", 2), ("process", 4)]):
         run_quietly(agent, env, run_dir=tmp_path / str(i), max_lag=max_lag, **arguments(settings, *layout))
         parts = load_commit(tmp_path / str(i))
-        assert set(parts) == {"learner", "supervisor", "worker0", "worker1", "worker2", "worker3"} | in_flight
+        assert set(parts) == {"learner", "supervisor", "group0", "group1", "group2", "group3"} | in_flight
         assert parts["supervisor"]["last_eval"] == 480 and parts["learner"]["agent"]["num_updates"] > 0
         hashes.append({name: hash_state(part) for name, part in parts.items()})
     assert all(other == hashes[0] for other in hashes[1:])

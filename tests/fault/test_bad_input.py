@@ -437,9 +437,9 @@ def truncate(commit: Path) -> None:
 
 
 def flip(commit: Path) -> None:
-    data = bytearray((commit / "worker0.safetensors").read_bytes())
+    data = bytearray((commit / "group0.safetensors").read_bytes())
     data[-1] ^= 1
-    (commit / "worker0.safetensors").write_bytes(data)
+    (commit / "group0.safetensors").write_bytes(data)
 
 
 def tamper(commit: Path) -> None:
@@ -462,7 +462,7 @@ def from_the_future(commit: Path) -> None:
 
 DAMAGE: dict[Callable[[Path], None], str] = {
     truncate: "learner.safetensors has 100 bytes instead of",
-    flip: "worker0.safetensors sha256 mismatch",
+    flip: "group0.safetensors sha256 mismatch",
     tamper: "manifest.json",
     disguise: "learner.safetensors has",
     lose: "supervisor.json",
@@ -488,7 +488,7 @@ def test_a_damaged_commit(
     assert not (tmp_path / "marker").exists()
     # The lost steps are done again and come out the same.
     assert train(cli, tmp_path / "again", "--resume", max_steps=56).code == 0
-    for part in ("learner", "worker0"):
+    for part in ("learner", "group0"):
         ours, theirs = load_commit(run_dir)[part], load_commit(tmp_path / "again")[part]
         assert hash_state(ours) == hash_state(theirs)
 
@@ -657,7 +657,7 @@ def test_a_fault_in_the_middle_of_a_run(
     assert (resumed.code, resumed.err) == (0, "")
     assert "resumed c-000000000096 at step 96" in resumed.out
     assert train(cli, tmp_path / "whole", env=name, max_steps=160).code == 0
-    for part in ("learner", "worker0"):
+    for part in ("learner", "group0"):
         assert hash_state(load_commit(tmp_path / "run")[part]) == hash_state(load_commit(tmp_path / "whole")[part])
 
 

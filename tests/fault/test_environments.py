@@ -23,7 +23,7 @@ from elegantrl.envs import CartPoleVecEnv, VecEnv, make_env
 from elegantrl.errors import ConfigError, NonFinite, RoleError
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.report import plot as plot_module
-from elegantrl.roles.group import Worker
+from elegantrl.roles.group import GroupActor
 from elegantrl.runtime.progress import Silent
 from elegantrl.runtime.requests import pack_fragment, unpack_fragment
 from elegantrl.runtime.run import RunResult
@@ -40,8 +40,8 @@ SPEC = PolicySpec("categorical", {"obs_dim": 4, "action_dim": 2, "hidden": (4,)}
 WEIGHTS = Weights(0, SPEC.build().to_flat())
 
 
-def worker_in(env: VecEnv, **settings: Any) -> Worker:
-    return Worker(env, SPEC, seed=5, **settings)
+def worker_in(env: VecEnv, **settings: Any) -> GroupActor:
+    return GroupActor(env, SPEC, seed=5, **settings)
 
 
 def faulty(lanes: int = 3, **settings: Any) -> VecEnv:

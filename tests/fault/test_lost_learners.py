@@ -344,7 +344,7 @@ def test_a_learner_that_dies_while_a_run_is_resumed(
     run = run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "half", resume=True, **settings)
     assert run.summary["restarts"] == 1
     whole, half = load_commit(tmp_path / "whole"), load_commit(tmp_path / "half")
-    for part in ("learner", "worker0", "worker1"):  # the one that was interrupted has been judged once more
+    for part in ("learner", "group0", "group1"):  # the one that was interrupted has been judged once more
         assert hash_state(half[part]) == hash_state(whole[part])
 
 

@@ -129,7 +129,7 @@ def test_a_signal_ends_a_run_after_a_commit(
     steps = commit.step + 512
     assert f"resumed {commit.id}" in resume(monkeypatch, capsys, run_dir, steps, "--resume")
     resume(monkeypatch, capsys, tmp_path / "whole", steps)
-    for part in ("learner", "worker0"):
+    for part in ("learner", "group0"):
         assert hash_state(load_commit(run_dir)[part]) == hash_state(load_commit(tmp_path / "whole")[part])
 
 
@@ -153,7 +153,7 @@ def test_kill_9(
     out = resume(monkeypatch, capsys, run_dir, steps, "--resume", "--checkpoint.interval", 256)
     assert f"resumed {commit.id}" in out and "skipped" not in out
     resume(monkeypatch, capsys, tmp_path / "whole", steps)
-    for part in ("learner", "worker0"):
+    for part in ("learner", "group0"):
         assert hash_state(load_commit(run_dir)[part]) == hash_state(load_commit(tmp_path / "whole")[part])
 
 

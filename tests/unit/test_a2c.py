@@ -13,7 +13,7 @@ from elegantrl.agents.a2c import A2CConfig, AgentA2C
 from elegantrl.agents.ppo import AgentPPO
 from elegantrl.envs import make_env
 from elegantrl.nets.policies import GaussianPolicy
-from elegantrl.roles.group import Worker
+from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
 from elegantrl.types import EnvSpec, Rollout
 
@@ -151,7 +151,7 @@ def test_loss_equals_an_independent_implementation(make_spec: MakeSpec, make_rol
 def test_runs_with_several_lanes(env_id: str, num_envs: int) -> None:
     env = make_env(env_id, num_envs)
     learner = Learner("a2c", A2CConfig(hidden=(8,), horizon=8), env.spec, CPU, 0)
-    worker = Worker(env, learner.policy_spec(), 0)
+    worker = GroupActor(env, learner.policy_spec(), 0)
     before = learner.weights().flat
     for seq in range(4):
         metrics = learner.update([worker.sample(learner.weights(), 8, seq)])
@@ -166,7 +166,7 @@ def test_workers_only_add_lanes(env_id: str) -> None:
     config = A2CConfig(hidden=(8,), horizon=8)
     together, apart = (Learner("a2c", config, make_env(env_id, 5).spec, CPU, 0) for _ in range(2))
     sizes = (2, 3)
-    workers = [Worker(make_env(env_id, n), apart.policy_spec(), 0, group) for group, n in enumerate(sizes)]
+    workers = [GroupActor(make_env(env_id, n), apart.policy_spec(), 0, group) for group, n in enumerate(sizes)]
     for seq in range(3):
         parts = [worker.sample(apart.weights(), 8, seq) for worker in workers]
         joined = Rollout(*(torch.cat(pair, dim=1) for pair in zip(*(p.rollout for p in parts), strict=True)))

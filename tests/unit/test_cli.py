@@ -93,7 +93,7 @@ def test_train_leaves_a_complete_folder(cli: Cli, tmp_path: Path, agent: str) ->
     assert list((run / "tensorboard").glob("events.out.tfevents.*"))
     commit = Store(run).latest_valid()
     assert commit is not None and commit.step == summary["env_steps"]
-    assert {"learner", "supervisor", "worker0"} <= set(commit.parts)
+    assert {"learner", "supervisor", "group0"} <= set(commit.parts)
     assert not list(run.rglob(".tmp-*"))
 
 
@@ -122,7 +122,7 @@ def test_a_config_file_repeats_a_run(
     assert outcome.code == 0
     assert f"settings of {tmp_path / 'a/config.yaml'}" in outcome.out
     assert (tmp_path / "a/config.yaml").read_bytes() == (tmp_path / "b/config.yaml").read_bytes()
-    for part in ("learner", "worker0"):
+    for part in ("learner", "group0"):
         assert hash_state(load_commit(tmp_path / "a")[part]) == hash_state(load_commit(tmp_path / "b")[part])
 
 

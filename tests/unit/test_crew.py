@@ -47,10 +47,10 @@ class Counter:
         return [Fragment(group, seq, weights.version, rollout, episodes, *wrong) for group in self.groups]
 
     def state_dict(self) -> dict[str, State]:
-        return {f"worker{group}": {"total": self.total} for group in self.groups}
+        return {f"group{group}": {"total": self.total} for group in self.groups}
 
     def load_state_dict(self, parts: dict[str, State]) -> list[np.ndarray]:
-        self.total = parts[f"worker{self.groups[0]}"]["total"]
+        self.total = parts[f"group{self.groups[0]}"]["total"]
         return [np.zeros(1, dtype=bool) for _ in self.groups]
 
     def close(self) -> None: ...

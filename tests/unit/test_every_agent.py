@@ -16,7 +16,7 @@ from elegantrl.nets.critics import EnsembleCritic, ValueNet
 from elegantrl.nets.layers import EnsembleLinear
 from elegantrl.nets.normalize import ObsNorm
 from elegantrl.registry import agent_names, build_agent, find_agent
-from elegantrl.roles.group import Worker
+from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
 from elegantrl.types import EnvSpec, Rollout, Transition
 
@@ -145,7 +145,7 @@ def test_a_worker_builds_no_critic_and_no_optimiser(name: str, kind: str, monkey
 
     for kind_of_part in (ValueNet, EnsembleCritic, EnsembleLinear, GradStep):
         monkeypatch.setattr(kind_of_part, "__init__", refuse)
-    worker = Worker(env, learner.policy_spec(), 0)
+    worker = GroupActor(env, learner.policy_spec(), 0)
     fragment = worker.sample(learner.weights(), 4, 0)
     assert fragment.rollout.reward.shape == (4, 2)
     tensors: list[Tensor] = worker.policy.policy.tensors()

@@ -16,7 +16,7 @@ from elegantrl.agents.returns import gae
 from elegantrl.envs import make_env
 from elegantrl.nets.distributions import Categorical
 from elegantrl.nets.normalize import ObsNorm
-from elegantrl.roles.group import Worker
+from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
 from elegantrl.types import EnvSpec, Rollout
 
@@ -121,7 +121,7 @@ def test_first_ratio_of_an_iteration_is_one(env_id: str, normalize_obs: bool) ->
     env = make_env(env_id, 3)
     config = PPOConfig(hidden=(8,), horizon=20, batch_size=16, num_epochs=2, lr=0.01, normalize_obs=normalize_obs)
     learner = Learner("ppo", config, env.spec, CPU, 1)
-    worker = Worker(env, learner.policy_spec(), 1)
+    worker = GroupActor(env, learner.policy_spec(), 1)
     agent = learner.agent
     assert isinstance(agent, AgentPPO)
     ratios: list[Tensor] = []

@@ -16,7 +16,7 @@ from elegantrl.agents.redq import AgentREDQ, REDQConfig
 from elegantrl.envs import make_env
 from elegantrl.errors import ConfigError, SpecError
 from elegantrl.registry import build_agent, find_agent
-from elegantrl.roles.group import Worker
+from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
 from elegantrl.types import EnvSpec, Transition
 
@@ -79,7 +79,7 @@ def test_redq_takes_its_updates_for_every_step() -> None:
     env = make_env("TensorPendulum", 1)
     config = REDQConfig(hidden=(4,), batch_size=4, buffer_size=50, learning_starts=3)
     learner = Learner("redq", config, env.spec, CPU, 0)
-    worker = Worker(env, learner.policy_spec(), 0)
+    worker = GroupActor(env, learner.policy_spec(), 0)
     updates = []
     for seq in range(6):
         learner.update([worker.sample(learner.weights(), 1, seq)])
@@ -286,5 +286,5 @@ def test_resumed_equals_uninterrupted(
     run_quietly(agent, env, max_steps=120, run_dir=tmp_path / "parts", resume=True, **settings)
     whole, parts = (load_commit(tmp_path / name) for name in ("whole", "parts"))
     assert whole["supervisor"]["env_steps"] == 120
-    for part in ("learner", "worker0"):
+    for part in ("learner", "group0"):
         assert hash_state(whole[part]) == hash_state(parts[part])

@@ -58,7 +58,7 @@ class FakeWorker:
         return [Fragment(0, seq, weights.version, rollout, episodes)]
 
     def state_dict(self) -> dict[str, State]:
-        return {"worker0": {}}
+        return {"group0": {}}
 
     def load_state_dict(self, parts: dict[str, State]) -> list[Any]:
         return [np.zeros(2, dtype=bool)]
@@ -553,7 +553,7 @@ def test_a_run_with_more_than_64_lanes(
     extra: dict[str, Any] = {"horizon": 2} | ({**REPLAY, "batch_size": 8} if agent == "dqn" else {})
     result = run_quietly(agent, env, run_dir=tmp_path / "r", num_envs=100, max_steps=400, **SMALL, **extra)
     assert result.summary["env_steps"] == 400 and result.summary["updates"] > 0
-    assert load_commit(tmp_path / "r")["worker0"]["obs"].unique(dim=0).shape[0] == 100
+    assert load_commit(tmp_path / "r")["group0"]["obs"].unique(dim=0).shape[0] == 100
 
 
 def test_a_run_sets_its_thread_budget(run_quietly: Run, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from elegantrl.envs import VecEnv, make_env
 from elegantrl.errors import ConfigError, SpecError
 from elegantrl.nets.normalize import ObsNorm
 from elegantrl.nets.policies import POLICIES, DeterministicPolicy, Policy, PolicySpec, SquashedPolicy
-from elegantrl.roles.group import Worker
+from elegantrl.roles.group import GroupActor
 from elegantrl.runtime.run import RunResult
 from elegantrl.types import ActionSpec, EnvSpec, Metrics, State, Step, Transition, Weights
 
@@ -593,7 +593,7 @@ def ending_env(ends: dict[str, list[tuple[int, int]]], steps: int = 40, lanes: i
     return EndingEnv(**flags)
 
 
-def increments(worker: Worker) -> Tensor:
+def increments(worker: GroupActor) -> Tensor:
     """What a worker with the same seed draws at each step, from runs whose episodes end at every step."""
     return worker.sample(OU_WEIGHTS, 40, 0).rollout.action
 
@@ -601,9 +601,9 @@ def increments(worker: Worker) -> Tensor:
 def test_a_worker_resets_the_noise_of_a_lane_at_an_episodes_end() -> None:
     # Guards against: N1, Ornstein-Uhlenbeck noise that is selected and not used.
     every = [(t, n) for t in range(40) for n in range(3)]
-    fresh = increments(Worker(ending_env({"truncated": every}), OU_SPEC, seed=3))
+    fresh = increments(GroupActor(ending_env({"truncated": every}), OU_SPEC, seed=3))
     ends = {"terminated": [(9, 0)], "truncated": [(24, 2)]}
-    worker = Worker(ending_env(ends), OU_SPEC, seed=3)
+    worker = GroupActor(ending_env(ends), OU_SPEC, seed=3)
     noise = torch.cat([worker.sample(OU_WEIGHTS, horizon, 0).rollout.action for horizon in (10, 10, 20)])
     expected = torch.zeros_like(noise)
     for n, first in ((0, 10), (1, None), (2, 25)):
@@ -617,13 +617,13 @@ def test_a_worker_resets_the_noise_of_a_lane_at_an_episodes_end() -> None:
 
 def test_a_worker_continues_its_noise_from_its_state(hash_state: Callable[[Any], str]) -> None:
     ends: dict[str, list[tuple[int, int]]] = {"truncated": [(15, 1), (30, 0)]}
-    worker = Worker(ending_env(ends), OU_SPEC, seed=3)
+    worker = GroupActor(ending_env(ends), OU_SPEC, seed=3)
     fresh = worker.state_dict()  # before the first step there is nothing to remember
     worker.sample(OU_WEIGHTS, 20, 0)
     state = worker.state_dict()
     kept = hash_state(state)
     expected = worker.sample(OU_WEIGHTS, 20, 1).rollout
-    other = Worker(ending_env(ends), OU_SPEC, seed=99)
+    other = GroupActor(ending_env(ends), OU_SPEC, seed=99)
     other.sample(OU_WEIGHTS, 3, 0)
     assert not other.load_state_dict(state).any()
     result = other.sample(OU_WEIGHTS, 20, 1).rollout
@@ -631,15 +631,15 @@ def test_a_worker_continues_its_noise_from_its_state(hash_state: Callable[[Any],
     assert hash_state(worker.state_dict()) == hash_state(other.state_dict())
     assert hash_state(state) == kept  # a state is a snapshot
     other.load_state_dict(fresh)
-    again = Worker(ending_env(ends), OU_SPEC, seed=3)
+    again = GroupActor(ending_env(ends), OU_SPEC, seed=3)
     assert torch.equal(other.sample(OU_WEIGHTS, 5, 0).rollout.action, again.sample(OU_WEIGHTS, 5, 0).rollout.action)
 
 
 def test_noise_starts_anew_where_a_resume_restarts_the_episode() -> None:
-    def make() -> Worker:
+    def make() -> GroupActor:
         env = make_env(gym.make_vec("Pendulum-v1", 2, vectorization_mode="sync"), 2)
         spec = PolicySpec("deterministic", {"obs_dim": 3, "action_dim": 1, "hidden": (), "noise": "ou"})
-        return Worker(env, spec, seed=5)
+        return GroupActor(env, spec, seed=5)
 
     worker, other = make(), make()
     worker.sample(Weights(0, worker.policy.policy.to_flat()), 5, 0)
@@ -698,7 +698,7 @@ def test_resumed_run_equals_uninterrupted_run(
     assert whole["supervisor"]["episodes"] == settings["num_envs"]
     assert hash_state(half["learner"]) != hash_state(whole["learner"])
     assert whole["learner"]["agent"]["num_updates"] > half["learner"]["agent"]["num_updates"] > 0
-    drift = half["worker0"]["explore"].get("drift")
+    drift = half["group0"]["explore"].get("drift")
     assert (drift is not None and bool(drift.all())) == (agent == "td3")
 
 

@@ -22,7 +22,7 @@ from elegantrl.envs import VecEnv, make_env
 from elegantrl.errors import NonFinite
 from elegantrl.nets.policies import CategoricalPolicy, GaussianPolicy, PolicySpec
 from elegantrl.registry import agent_names, find_agent
-from elegantrl.roles.group import Worker
+from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, State, Step, Weights
 
@@ -65,14 +65,16 @@ class ScriptedEnv(VecEnv):
 SPEC = PolicySpec("categorical", {"obs_dim": 1, "action_dim": 2, "hidden": (4,)})
 
 
-def scripted(reward: list[list[float]], terminated: list[tuple[int, int]], truncated: list[tuple[int, int]]) -> Worker:
+def scripted(
+    reward: list[list[float]], terminated: list[tuple[int, int]], truncated: list[tuple[int, int]]
+) -> GroupActor:
     """Rewards by lane; ends as (time, lane)."""
     rewards = torch.tensor(reward).T.contiguous()
     flags = torch.zeros(2, *rewards.shape, dtype=torch.bool)
     for kind, places in enumerate((terminated, truncated)):
         for time, lane in places:
             flags[kind, time, lane] = True
-    return Worker(ScriptedEnv(rewards, flags[0], flags[1]), SPEC, seed=0)
+    return GroupActor(ScriptedEnv(rewards, flags[0], flags[1]), SPEC, seed=0)
 
 
 def weights() -> Weights:
@@ -122,7 +124,7 @@ def test_episodes_equal_a_plain_loop(lanes: int, fragments: list[int], seed: int
     reward = torch.randint(-5, 6, (steps, lanes), generator=g).float()
     terminated = torch.rand(steps, lanes, generator=g) < end_share / 2
     truncated = (torch.rand(steps, lanes, generator=g) < end_share / 2) & ~terminated
-    worker = Worker(ScriptedEnv(reward, terminated, truncated), SPEC, seed=0)
+    worker = GroupActor(ScriptedEnv(reward, terminated, truncated), SPEC, seed=0)
     opened = [(0.0, 0)] * lanes
     time = 0
     for seq, horizon in enumerate(fragments):
@@ -175,7 +177,7 @@ def test_stored_log_probs_equal_recomputed_ones(env_id: str, num_envs: int) -> N
     sizes = {"obs_dim": env.spec.obs_dim, "action_dim": env.spec.action_dim, "normalize_obs": True}
     policy = PolicySpec(kind, sizes).build()
     assert isinstance(policy, CategoricalPolicy | GaussianPolicy)
-    worker = Worker(env, PolicySpec(kind, sizes), seed=2)
+    worker = GroupActor(env, PolicySpec(kind, sizes), seed=2)
     rollout = worker.sample(Weights(0, policy.to_flat()), 60, 0).rollout
     torch.testing.assert_close(rollout.logp, policy.dist(rollout.obs).log_prob(rollout.action), atol=1e-5, rtol=1e-5)
     ended = (rollout.terminated | rollout.truncated)[:-1]
@@ -186,11 +188,11 @@ def test_stored_log_probs_equal_recomputed_ones(env_id: str, num_envs: int) -> N
 def test_worker_continues_from_its_state(env_id: str, num_envs: int, hash_state: Callable[[Any], str]) -> None:
     spec = PolicySpec("categorical", {"obs_dim": 4, "action_dim": 2, "hidden": (4,)})
     flat = Weights(0, spec.build().to_flat())
-    worker = Worker(make_env(env_id, num_envs), spec, seed=5)
+    worker = GroupActor(make_env(env_id, num_envs), spec, seed=5)
     worker.sample(flat, 37, 0)
     state = worker.state_dict()
     expected = worker.sample(flat, 40, 1)
-    other = Worker(make_env(env_id, num_envs), spec, seed=99)
+    other = GroupActor(make_env(env_id, num_envs), spec, seed=99)
     other.load_state_dict(state)
     result = other.sample(flat, 40, 1)
     assert all(torch.equal(a, b) for a, b in zip(expected.rollout, result.rollout, strict=True))
@@ -205,9 +207,9 @@ def test_an_episode_that_restarts_on_resume_starts_its_return_anew() -> None:
         return make_env(gym.make_vec("CartPole-v1", 2, vectorization_mode="sync"), 2)
 
     spec = PolicySpec("categorical", {"obs_dim": 4, "action_dim": 2, "hidden": (4,)})
-    worker = Worker(make(), spec, seed=5)
+    worker = GroupActor(make(), spec, seed=5)
     worker.sample(Weights(0, spec.build().to_flat()), 5, 0)
-    other = Worker(make(), spec, seed=5)
+    other = GroupActor(make(), spec, seed=5)
     other.load_state_dict(worker.state_dict())
     assert other.exactness() == "episode" and not torch.equal(other.obs, worker.obs)
     assert other.open_length.tolist() == [0, 0]
@@ -218,7 +220,7 @@ def test_slot_groups_see_different_streams() -> None:
     spec = PolicySpec("categorical", {"obs_dim": 4, "action_dim": 2, "hidden": (4,)})
     flat = Weights(0, spec.build().to_flat())
     rollouts = [
-        Worker(make_env("TensorCartPole", 4), spec, seed, group).sample(flat, 10, 0).rollout
+        GroupActor(make_env("TensorCartPole", 4), spec, seed, group).sample(flat, 10, 0).rollout
         for seed, group in ((0, 0), (0, 1), (1, 0), (0, 0))
     ]
     assert torch.equal(rollouts[0].obs, rollouts[3].obs) and torch.equal(rollouts[0].action, rollouts[3].action)
@@ -230,10 +232,10 @@ def test_slot_groups_see_different_streams() -> None:
 # ---- learner
 
 
-def learner_and_worker(agent: str, config: AgentConfig, env_id: str, num_envs: int) -> tuple[Learner, Worker]:
+def learner_and_worker(agent: str, config: AgentConfig, env_id: str, num_envs: int) -> tuple[Learner, GroupActor]:
     env = make_env(env_id, num_envs)
     learner = Learner(agent, config, env.spec, CPU, 0)
-    return learner, Worker(env, learner.policy_spec(), 0)
+    return learner, GroupActor(env, learner.policy_spec(), 0)
 
 
 @pytest.mark.parametrize("horizon", [1, 3, 8])
@@ -284,7 +286,7 @@ def test_fragments_are_joined_by_slot_group_and_not_by_arrival() -> None:
     results = []
     for order in ([0, 1], [1, 0]):
         learner, _ = learner_and_worker("ppo", config, "TensorCartPole", 2)
-        workers = [Worker(make_env("TensorCartPole", 2), learner.policy_spec(), 0, group) for group in (0, 1)]
+        workers = [GroupActor(make_env("TensorCartPole", 2), learner.policy_spec(), 0, group) for group in (0, 1)]
         parts = [worker.sample(learner.weights(), 8, 0) for worker in workers]
         learner.update([parts[i] for i in order])
         assert learner.env_steps == 32
