@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from elegantrl.agents.averaging import Ranks
+from elegantrl.agents.gradients import Gradients
 from elegantrl.errors import ConfigError
 from elegantrl.execute.base import Executor
 from elegantrl.execute.inline import InlineExecutor
@@ -205,6 +206,7 @@ def fixed_noise(agent: Any, rows: slice) -> None:
 def test_two_ranks_equal_one_learner_of_minibatches(name: str, kind: str, settings: dict[str, Any]) -> None:
     settings = {"batch_size": 16, "buffer_size": 100, "max_grad_norm": 0.5, "lr": 0.01, **settings}
     whole, ranks = learner_of(name, kind, settings), pair(name, kind, settings)
+    whole.agent.gradients = Gradients()  # as the ranks have it
     whole.agent.common = ranks[0].agent.common.clone_state()  # what ranks draw alike
     parts = [slice(0, 8), slice(8, 16)]
     fixed_noise(whole.agent, slice(16))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from elegantrl.agents.a2c import A2CConfig, AgentA2C
+from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.ppo import AgentPPO
 from elegantrl.envs import make_env
 from elegantrl.nets.policies import GaussianPolicy
@@ -34,16 +35,25 @@ def linear(spec: EnvSpec, **settings: Any) -> AgentA2C:
 
 def gradients(agent: AgentA2C, rollout: Rollout) -> dict[str, Tensor]:
     """What one update hands to the optimiser, by parameter name."""
-    grads: dict[str, Tensor] = {}
     named = {**dict(agent.policy.named_parameters()), **{f"v.{k}": p for k, p in agent.value.named_parameters()}}
+    (flat,) = record_gradients(agent, lambda: agent.update(rollout))
+    parts = torch.split(flat, [p.numel() for p in named.values()])
+    return {name: part.view_as(p) for (name, p), part in zip(named.items(), parts, strict=True)}
 
-    def record(loss: Tensor) -> Tensor:
-        grads.update(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
-        return loss.detach()
 
-    agent.step = record  # type: ignore[assignment]
-    agent.update(rollout)
-    return grads
+def record_gradients(agent: AgentA2C, learn: Callable[[], Any]) -> list[Tensor]:
+    """The flat gradient of every step that ``learn`` takes."""
+    found: list[Tensor] = []
+
+    class Recorded(Gradients):
+        def __call__(self, *args: Any) -> Any:
+            grad, metrics = super().__call__(*args)
+            found.append(grad.clone())
+            return grad, metrics
+
+    agent.gradients = Recorded()
+    learn()
+    return found
 
 
 def rollout_of(obs: list[float], action: Any, reward: list[float]) -> Rollout:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.on_policy import Batch
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.agents.returns import gae
@@ -132,6 +133,7 @@ def test_first_ratio_of_an_iteration_is_one(env_id: str, normalize_obs: bool) ->
         return original(dist, b)
 
     agent.policy_loss = recorded  # type: ignore[method-assign]
+    agent.gradients = Gradients()
     for seq in range(3):
         ratios.clear()
         learner.update([worker.sample(learner.weights(), 20, seq)])

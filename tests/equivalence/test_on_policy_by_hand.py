@@ -11,11 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from elegantrl.agents import by_hand
 from elegantrl.agents.a2c import A2CConfig, AgentA2C
 from elegantrl.agents.averaging import Ranks
+from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.on_policy import AgentOnPolicy, Batch
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
+from elegantrl.fast import on_policy as fast
+from elegantrl.fast.learning import gradients_of
+from elegantrl.fast.on_policy import OnPolicyByHand, ppo_slope
 from elegantrl.types import EnvSpec, Metrics, Rollout
 
 MakeSpec = Callable[..., EnvSpec]
@@ -53,16 +56,16 @@ def test_hand_and_autograd_take_the_same_steps(
     settings: dict[str, Any],
     in_blocks: bool,
 ) -> None:
-    def learned(can_do: bool) -> tuple[list[Metrics], Tensor]:
+    def learned(by_hand: bool) -> tuple[list[Metrics], Tensor]:
         agent = build(name, make_spec(kind), **settings)
-        assert by_hand.can_do(agent)
+        if by_hand:
+            agent.gradients = gradients_of(agent)
+            assert isinstance(agent.gradients, OnPolicyByHand)
         rollouts = [make_rollout(agent, kind, 13, 3, seed=seed) for seed in range(3)]  # 39 rows: 16, 16 and 7
         with monkeypatch.context() as patch:
             if in_blocks:
-                patch.setattr(by_hand, "MAX_NUMPY_ROWS", 0)
-                patch.setattr(by_hand, "BLOCK_ROWS", 6)
-            if not can_do:
-                patch.setattr(by_hand, "can_do", lambda *_: False)
+                patch.setattr(fast, "MAX_NUMPY_ROWS", 0)
+                patch.setattr(fast, "BLOCK_ROWS", 6)
             agent.schedule(40_000)
             metrics = [agent.update(rollout) for rollout in rollouts]
         assert agent.num_updates == (3 if settings.get("batch_size") else 9) * 4
@@ -90,7 +93,7 @@ def test_a_ratio_beyond_all_reason_has_no_slope_either_way(make_spec: MakeSpec) 
 
     loss, _ = agent.policy_loss(Known(), Batch(logp, logp, logp, advantage, logp))  # type: ignore[arg-type]
     (slope,) = torch.autograd.grad(loss * len(logp), new_logp)
-    mine = agent.policy_slope(new_logp.detach().numpy(), logp.numpy(), advantage.numpy())
+    mine = ppo_slope(agent, new_logp.detach().numpy(), logp.numpy(), advantage.numpy())
     torch.testing.assert_close(torch.from_numpy(mine.slope), slope)
     assert mine.values.mean() == pytest.approx(loss.item())
 
@@ -102,6 +105,7 @@ def test_nothing_of_a_rollout_is_held_after_the_update(
 ) -> None:
     # A rollout may lie in memory that a worker waits for: it must be free at once, not when cycles are next looked for.
     agent = build("ppo", make_spec(kind), batch_size=10_000)
+    agent.gradients = gradients_of(agent)
     rollout = make_rollout(agent, kind, steps, 3)
     arrays = [x.numpy() for x in rollout]  # what owns the memory from here on
     watched = [weakref.ref(array) for array in arrays]
@@ -125,10 +129,22 @@ class AgentOther(AgentPPO):
 
 def test_only_what_is_known_is_done_by_hand(make_spec: MakeSpec) -> None:
     spec = make_spec("discrete")
-    assert not by_hand.can_do(AgentOther(spec, PPOConfig(), CPU, 0))
+    assert type(gradients_of(AgentOther(spec, PPOConfig(), CPU, 0))) is Gradients
     for settings in ({"activation": "silu"}, {"layer_norm": True}, {"hidden": (129, 64)}, {"h_term": True}):
-        assert not by_hand.can_do(build("ppo", spec, **settings)), settings
-    shared, watched = build("ppo", spec), build("ppo", spec)
+        assert type(gradients_of(build("ppo", spec, **settings))) is Gradients, settings
+    shared = build("ppo", spec)
     shared.averaging = Ranks(0, 2)
-    watched.loss = watched.loss  # type: ignore[method-assign]
-    assert not by_hand.can_do(shared) and not by_hand.can_do(watched)
+    assert type(gradients_of(shared)) is Gradients
+
+
+def test_a_loss_that_was_edited_in_place_counts(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    # F1: the table knows the function, but its text is another.
+    known = AgentPPO.policy_loss
+
+    def edited(self: AgentPPO, dist: Any, b: Batch) -> tuple[Tensor, Metrics]:
+        loss, metrics = known(self, dist, b)
+        return 1.01 * loss, metrics
+
+    monkeypatch.setattr(AgentPPO, "policy_loss", edited)
+    monkeypatch.setitem(fast.SLOPES, edited, ppo_slope)
+    assert type(gradients_of(build("ppo", make_spec("discrete")))) is Gradients

@@ -11,16 +11,20 @@ from typing import Any
 
 import pytest
 import torch
-from elegantrl.train import helper as helper_module
-from elegantrl.train.helper import Helper
 from torch import Tensor
 
-from elegantrl.agents import lanes, sides
 from elegantrl.agents.averaging import Ranks
+from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.mod_sac import AgentModSAC, ModSACConfig
 from elegantrl.agents.redq import AgentREDQ, REDQConfig
 from elegantrl.agents.sac import AgentSAC, SACConfig
 from elegantrl.envs import make_env
+from elegantrl.fast import helper as helper_module
+from elegantrl.fast import sac as fast
+from elegantrl.fast import sac_halves
+from elegantrl.fast.helper import Helper
+from elegantrl.fast.learning import gradients_of
+from elegantrl.fast.sac import SACByHand
 from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner, digest
 from elegantrl.types import ActionSpec, EnvSpec, Metrics, Transition
@@ -30,9 +34,22 @@ CPU = torch.device("cpu")
 ROWS = 32
 
 
-def build(**settings: Any) -> AgentSAC:
+def plain(**settings: Any) -> AgentSAC:
     torch.manual_seed(0)
     return AgentSAC(SPEC, SACConfig(**{"hidden": (16, 8), "batch_size": ROWS, "lr": 3e-3} | settings), CPU, 0)
+
+
+def build(**settings: Any) -> AgentSAC:
+    """An agent whose gradients are derived by hand."""
+    agent = plain(**settings)
+    agent.gradients = gradients_of(agent)
+    assert isinstance(agent.gradients, SACByHand)
+    return agent
+
+
+def by_hand(agent: AgentSAC) -> SACByHand:
+    assert isinstance(agent.gradients, SACByHand)
+    return agent.gradients
 
 
 def batches(count: int) -> Iterator[Transition]:
@@ -56,7 +73,7 @@ def learn(agent: AgentSAC, count: int = 20, ahead: bool = False) -> list[Metrics
     metrics = []
     for batch in batches(count):
         if ahead:
-            agent.begin_update(batch)
+            agent.gradients.expect(agent, batch)
         metrics.append(agent.update(batch))
     return metrics
 
@@ -73,9 +90,7 @@ def learn(agent: AgentSAC, count: int = 20, ahead: bool = False) -> list[Metrics
     ids=lambda settings: "-".join(settings) or "plain",
 )
 def test_hand_and_autograd_take_the_same_steps(settings: dict[str, Any]) -> None:
-    hand, auto = build(**settings), build(**settings)
-    assert hand.lanes is not None
-    auto.lanes = None
+    hand, auto = build(**settings), plain(**settings)
     before = parameters(hand).clone()
     for agent in (hand, auto):
         agent.observe(torch.randn(100, 5, generator=torch.Generator().manual_seed(2)) * 3 + 1)
@@ -91,8 +106,7 @@ def test_hand_and_autograd_take_the_same_steps(settings: dict[str, Any]) -> None
 
 def test_equal_critics_share_the_slope() -> None:
     """Where both values are the least, autograd gives half of the slope to each; so does the hand."""
-    hand, auto = build(), build()
-    auto.lanes = None
+    hand, auto = build(), plain()
     for agent in (hand, auto):
         for param in agent.critic_step.params:
             param.data[1] = param.data[0]
@@ -103,13 +117,13 @@ def test_equal_critics_share_the_slope() -> None:
 
 @pytest.fixture
 def always_helped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "TRIAL", 0)
-    monkeypatch.setattr(lanes.Lanes, "is_faster_with_help", lambda self: True)
+    monkeypatch.setattr(fast, "TRIAL", 0)
+    monkeypatch.setattr(SACByHand, "is_faster_with_help", lambda self: True)
 
 
-def hire(agent: AgentSAC) -> Helper:
-    assert agent.lanes is not None
-    agent.lanes.helper = helper = Helper(agent.lanes.sizes, agent.lanes.fd, agent.lanes.control)
+def spawn(agent: AgentSAC) -> Helper:
+    gradients = by_hand(agent)
+    gradients.helper = helper = Helper(gradients.sizes, gradients.fd, gradients.control)
     while not helper.is_ready():
         assert helper.process.is_alive()
         time.sleep(0.01)
@@ -119,7 +133,7 @@ def hire(agent: AgentSAC) -> Helper:
 @pytest.mark.usefixtures("always_helped")
 def test_a_helper_changes_no_bit_and_leaves_with_its_learner() -> None:
     alone, helped = build(), build()
-    helper = hire(helped)
+    helper = spawn(helped)
     learn(alone)
     learn(helped)
     learn(helped, ahead=True)
@@ -132,14 +146,13 @@ def test_a_helper_changes_no_bit_and_leaves_with_its_learner() -> None:
 
 
 @pytest.mark.usefixtures("always_helped")
-@pytest.mark.parametrize("task", range(len(sides.TASKS)))
+@pytest.mark.parametrize("task", range(len(sac_halves.TASKS)))
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_helper_that_is_lost_in_the_middle_changes_no_bit(
     monkeypatch: pytest.MonkeyPatch, task: int, blow: signal.Signals
 ) -> None:
     alone, helped = build(), build()
-    helper = hire(helped)
-    assert helped.lanes is not None
+    helper = spawn(helped)
     learn(helped, 1)  # it has come to life
     monkeypatch.setattr(helper_module, "PATIENCE_SECONDS", 0.2)
     post = helper.post
@@ -150,28 +163,27 @@ def test_a_helper_that_is_lost_in_the_middle_changes_no_bit(
         post(number)
 
     helper.post = strike  # type: ignore[method-assign]
-    learn(helped, 5, ahead=task == sides.DRAW_BOTH)
+    learn(helped, 5, ahead=task == sac_halves.DRAW_BOTH)
     learn(alone, 1)
     learn(alone, 5)
-    assert helped.lanes.helper is None and not helper.process.is_alive()
+    assert by_hand(helped).helper is None and not helper.process.is_alive()
     assert torch.equal(parameters(alone), parameters(helped))
 
 
 def test_the_clock_decides_whether_help_is_asked_for() -> None:
     agent = build()
-    helper = hire(agent)
-    assert agent.lanes is not None
-    alone, helped = agent.lanes.seconds
+    helper = spawn(agent)
+    alone, helped = by_hand(agent).seconds
     try:
-        learn(agent, 2 * lanes.TRIAL)
-        assert len(alone) == len(helped) == lanes.TRIAL and max(*alone, *helped) < 1.0
-        assert helper.posted == lanes.TRIAL * POSTS
+        learn(agent, 2 * fast.TRIAL)
+        assert len(alone) == len(helped) == fast.TRIAL and max(*alone, *helped) < 1.0
+        assert helper.posted == fast.TRIAL * POSTS
         helped.extend([2.0] * 3)
         learn(agent, 3)
-        assert helper.posted == lanes.TRIAL * POSTS
+        assert helper.posted == fast.TRIAL * POSTS
         alone.extend([3.0] * 3)
         learn(agent, 3)
-        assert helper.posted == (lanes.TRIAL + 3) * POSTS
+        assert helper.posted == (fast.TRIAL + 3) * POSTS
     finally:
         helper.close()
 
@@ -190,18 +202,31 @@ def test_only_what_is_known_is_done_by_hand() -> None:
         {"activation": "tanh"}, {"layer_norm": True}, {"num_critics": 3}, {"target_critics": "mean"},
         {"actor_interval": 2}, {"prioritized": True}, {"h_term": True},
     ):  # fmt: skip
-        assert build(**settings).lanes is None, settings
-    assert AgentREDQ(SPEC, REDQConfig(), CPU, 0).lanes is None
-    assert AgentModSAC(SPEC, ModSACConfig(), CPU, 0).lanes is None
-    batch = next(batches(1))
-    agent = build()
-    assert lanes.may_go_on(agent, batch)
-    assert not lanes.may_go_on(agent, batch._replace(reward=batch.reward[:-1]))
-    agent.critic_loss = agent.critic_loss  # type: ignore[method-assign]
-    assert not lanes.may_go_on(agent, batch)
-    shared = build()
+        assert type(gradients_of(plain(**settings))) is Gradients, settings
+    for agent in (AgentREDQ(SPEC, REDQConfig(), CPU, 0), AgentModSAC(SPEC, ModSACConfig(), CPU, 0)):
+        assert type(gradients_of(agent)) is Gradients
+    shared = plain()
     shared.averaging = Ranks(0, 2)
-    assert not lanes.may_go_on(shared, batch)
+    assert type(gradients_of(shared)) is Gradients
+
+
+def test_a_batch_of_another_size_is_differentiated_by_autograd() -> None:
+    hand, auto = build(), plain()
+    for agent in (hand, auto):
+        for batch in batches(3):
+            agent.update(Transition(*(x[:-1] for x in batch[:5])))
+    assert torch.equal(parameters(hand), parameters(auto))
+
+
+def test_an_edited_loss_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = AgentSAC.actor_loss
+
+    def edited(self: AgentSAC, *args: Any) -> Any:  # F1
+        loss, metrics = known(self, *args)
+        return 1.01 * loss, metrics
+
+    monkeypatch.setattr(AgentSAC, "actor_loss", edited)
+    assert type(gradients_of(plain())) is Gradients
 
 
 # ---- the learner, who draws ahead
