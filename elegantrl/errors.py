@@ -6,7 +6,7 @@ ElegantRLError
   RoleError         a worker, learner or evaluator failed while the run was going on    exit code 3
     NonFinite       a NaN or infinity appeared in data or losses
     RoleDied        the process of a role ended, or was ended, before it answered
-      PeersLost     a learner lost touch with the others in the middle of a step
+      PeersLost     a learner lost its connection to the others in the middle of a step
     RoleTimedOut    a role took longer than it may and was ended
     BudgetSpent     roles or environments failed more often than a run forgives
   CheckpointError   no usable commit, or one that was damaged or tampered with          exit code 4

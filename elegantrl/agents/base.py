@@ -17,7 +17,7 @@ from ..nets.normalize import ObsNorm, RunningStats
 from ..nets.policies import Policy, PolicySpec
 from ..rng import torch_stream
 from ..types import EnvSpec, Metrics, State
-from .averaging import Ranks, Solo
+from .averaging import OneRank
 from .gradients import Gradients, Tell
 from .h_term import HTerm, HTermConfig
 from .optim import GradStep
@@ -83,7 +83,7 @@ class Agent(nn.Module, ABC):
 
     policy: Policy
     policy_spec: PolicySpec
-    averaging: Solo = Solo()
+    averaging: OneRank = OneRank()
     """Who else learns from parts of the same batches."""
     h_term: HTerm | None
     """The Hamiltonian term of the policy's loss, where it is switched on."""
@@ -144,7 +144,7 @@ class Agent(nn.Module, ABC):
             self.obs_stats.update(obs, self.averaging.average, self.averaging.size)
             self.obs_stats.write_to(self.policy.norm)
 
-    def average_with(self, ranks: Ranks, seed: int) -> None:
+    def average_with(self, ranks: OneRank, seed: int) -> None:
         """Learn as one of several: gradients and statistics of all, noise and shuffles of one's own."""
         self.averaging = ranks
         for step in self.grad_steps().values():

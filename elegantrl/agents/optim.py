@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from ..nets.layers import flatten_
 from ..types import State
-from .averaging import Solo
+from .averaging import OneRank
 
 
 class GradStep:
     """Adam on one flat tensor that the given parameters become views of: every part of a step is one kernel."""
 
     BETA1, BETA2, EPS = 0.9, 0.999, 1e-5
-    averaging = Solo()
+    averaging = OneRank()
     """Who else computes a part of the gradient; replaced by an agent that learns together with others."""
 
     def __init__(self, params: Iterable[nn.Parameter], lr: Tensor, max_grad_norm: float | None = None):

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 import cattrs
 import yaml
 
-from ..agents.averaging import share_of
 from ..agents.base import AgentConfig
 from ..agents.off_policy import ReplayConfig
 from ..errors import ConfigError, did_you_mean
 from ..registry import find_agent
 from .fields import Section, setting
+from .shares import share_of
 
 S = TypeVar("S", bound=Section)
 

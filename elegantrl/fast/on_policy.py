@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from ..agents.a2c import AgentA2C
-from ..agents.averaging import Ranks
 from ..agents.base import Agent
 from ..agents.gradients import Gradients, Tell
 from ..agents.on_policy import AgentOnPolicy, Batch
@@ -192,7 +191,7 @@ class OnPolicyByHand(Gradients):
             and type(agent).policy_loss in SLOPES
             and (type(agent.policy), type(agent.value)) in KNOWN
             and agent.step.flat.device.type == "cpu"
-            and not isinstance(agent.averaging, Ranks)
+            and agent.averaging.size == 1
             and agent.h_term is None
             and max(agent.config.hidden, default=0) <= MAX_WIDTH
             and all(isinstance(layer, PLAIN) for net in (agent.policy.net, agent.value.net) for layer in net)

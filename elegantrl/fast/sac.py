@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..agents.averaging import Ranks
 from ..agents.base import Agent
 from ..agents.gradients import Gradients, Tell
 from ..agents.optim import GradStep
@@ -90,7 +89,7 @@ class SACByHand(Gradients):
         return (
             type(agent) is AgentSAC
             and agent.critic_step.flat.device.type == "cpu"
-            and not isinstance(agent.averaging, Ranks)
+            and agent.averaging.size == 1
             and suits(agent.config)
         )
 

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..agents.averaging import Ranks, Solo, share_of
+from ..agents.averaging import OneRank
 from ..agents.base import Agent, AgentConfig
 from ..agents.h_term import HTermConfig
 from ..agents.off_policy import TD_ERROR, ReplayConfig
+from ..config.shares import share_of
 from ..data.prioritized import PrioritizedReplay
 from ..data.replay import ReplayBuffer
 from ..data.rollout import join_fragments
@@ -26,7 +27,7 @@ from ..nets.policies import PolicySpec, joined
 from ..registry import build_agent, find_agent
 from ..rng import torch_stream
 from ..types import EnvSpec, Fragment, Metrics, Rollout, State, Transition, Weights
-from .ranks import meet
+from .ranks import Ranks, connect
 
 COMMON = ("agent", "env_steps", "version")
 """The parts of a learner's state that are the same for all ranks."""
@@ -63,7 +64,7 @@ class Learner:
         spec = replace(spec, num_envs=spec.num_envs // num_learners)
         device = device_of_rank(device, rank)
         self.agent: Agent = build_agent(find_agent(agent_name), spec, config, device, seed)
-        self.averaging = Solo()
+        self.averaging = OneRank()
         if num_learners > 1:
             self.averaging = Ranks(rank, num_learners)
             self.agent.average_with(self.averaging, seed)
@@ -74,7 +75,7 @@ class Learner:
         self.version = 0
         self.replay: ReplayBuffer | None = None
         if self.agent.data == "replay":
-            least = self.averaging.least if num_learners > 1 else None
+            least = self.averaging.minimum if num_learners > 1 else None
             self.replay = build_replay(cast(ReplayConfig, config), spec, device, least)
             stream = ("replay", rank) if rank else ("replay",)
             self.sampler = torch_stream(seed, *stream, device=device)
@@ -87,10 +88,10 @@ class Learner:
             self.trajectories = TrajectoryStore(cast(HTermConfig, config).h_store, spec, device)
         self.agent.schedule(0)
 
-    def join(self, path: str) -> None:
-        """Meet the other ranks, who are given the same path; only now is this one ready to learn."""
+    def connect(self, address: str) -> None:
+        """Connect to the other ranks, which are given the same address; only then is this one ready to learn."""
         assert isinstance(self.averaging, Ranks)
-        self.averaging.group = meet(path, self.averaging.rank, self.averaging.size, self.device)
+        self.averaging.group = connect(address, self.averaging.rank, self.averaging.size, self.device)
         self.check_agreement()
 
     def check_agreement(self) -> None:

@@ -1,9 +1,9 @@
-"""Where learners of one machine meet: a file of their own, and connections that stay on the loopback.
+"""Learners of one machine that average their gradients: how they connect, and what they compute together.
 
-A file needs no free port and cannot be reached over a network. It has a name only while the ranks meet: whoever starts
-them puts it in a private folder and removes that once all have met, so nothing is left whichever way a run ends. The
-group is an object and not torch's default one, which a process has only once and which a script that trains may need
-for itself.
+Ranks connect through a file and talk over the loopback interface: a file needs no free port and cannot be reached over
+a network. The file has a name only while ranks connect: the process that starts them puts it in a private folder and
+removes that folder afterwards, so nothing is left whichever way a run ends. The process group is an object and not
+torch's default group: a process has only one of those, and a script that trains may need it for itself.
 """
 
 from __future__ import annotations
@@ -13,34 +13,73 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from ..agents.averaging import OneRank
 from ..errors import PeersLost
 
-PATIENCE_SECONDS = 30.0
-"""How long a rank waits for the others, to meet or in the middle of a step, before it gives them up."""
+TIMEOUT_SECONDS = 30.0
+"""How long a rank waits for the others, to connect or in the middle of a step, before it reports them lost."""
 
 
-def meet(path: str, rank: int, size: int, device: torch.device) -> Any:
-    """The group of ``size`` ranks that are given the same ``path``, as soon as all are there."""
+class Ranks(OneRank):
+    """One of ``size`` learners; every rank must call the same methods in the same order."""
+
+    def __init__(self, rank: int, size: int):
+        self.rank, self.size = rank, size
+        self.group: Any = None  # a process group, once the ranks are connected
+
+    def average(self, x: Tensor) -> Tensor:
+        return self._reduce(x, dist.ReduceOp.SUM).div_(self.size)
+
+    def minimum(self, x: Tensor) -> Tensor:
+        return self._reduce(x.amin(), dist.ReduceOp.MIN)
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.average(x.mean())
+
+    def variance(self, x: Tensor) -> Tensor:
+        # Around the common mean: parts are equal in size, so the mean of their means is that of all.
+        return self.average((x - self.mean(x)).square().mean())
+
+    def std(self, x: Tensor) -> Tensor:
+        return self.variance(x).sqrt()
+
+    def _reduce(self, x: Tensor, op: Any) -> Tensor:
+        options = dist.AllreduceOptions()
+        options.reduceOp = op
+        try:
+            self.group.allreduce([x], options).wait()
+        except RuntimeError as error:
+            text = " ".join(str(error).split())
+            raise PeersLost(f"learner {self.rank} of {self.size} lost its connection to the others: {text}") from error
+        return x
+
+
+def connect(address: str, rank: int, size: int, device: torch.device) -> Any:
+    """The process group of ``size`` ranks that are given the same ``address``, as soon as all are there.
+
+    ``address`` is the path of a file that all ranks can open.
+    """
     try:
-        return _meet(path, rank, size, device)
+        return _connect(address, rank, size, device)
     except RuntimeError as error:
         text = " ".join(str(error).split())
         raise PeersLost(
-            f"learner {rank} of {size} waited {PATIENCE_SECONDS:g} s in vain for the others: {text}"
+            f"learner {rank} of {size} did not reach the others within {TIMEOUT_SECONDS:g} s: {text}"
         ) from error
 
 
-def _meet(path: str, rank: int, size: int, device: torch.device) -> Any:
-    patience = timedelta(seconds=PATIENCE_SECONDS)
-    store = dist.FileStore(path, size)  # type: ignore[attr-defined]
-    store.set_timeout(patience)
+def _connect(address: str, rank: int, size: int, device: torch.device) -> Any:
+    timeout = timedelta(seconds=TIMEOUT_SECONDS)
+    store = dist.FileStore(address, size)  # type: ignore[attr-defined]
+    store.set_timeout(timeout)
     if device.type == "cuda":
         options: Any = dist.ProcessGroupNCCL.Options()
-        options._timeout = patience
+        options._timeout = timeout
         return dist.ProcessGroupNCCL(store, rank, size, options)
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._timeout = patience
-    # The default would be the interface that the machine's name leads to.
+    options._timeout = timeout
+    # The default would be the interface that the machine's name resolves to.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     return dist.ProcessGroupGloo(store, rank, size, options)

@@ -76,7 +76,7 @@ class Learners:
     def meet(self) -> None:
         with tempfile.TemporaryDirectory(prefix="elegantrl-") as folder:
             try:
-                self.ask_all("join", *[(str(Path(folder) / "ranks"),) for _ in self.groups])
+                self.ask_all("connect", *[(str(Path(folder) / "ranks"),) for _ in self.groups])
             except BaseException:
                 self.close()  # before the folder goes, which a rank that still waits would write to
                 raise

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from elegantrl.agents.averaging import Ranks
 from elegantrl.agents.gradients import Gradients
 from elegantrl.errors import ConfigError
 from elegantrl.execute.base import Executor
@@ -24,7 +23,7 @@ from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.registry import find_agent
 from elegantrl.roles.learner import Learner
-from elegantrl.roles.ranks import meet
+from elegantrl.roles.ranks import Ranks, connect
 from elegantrl.runtime import learners as learners_module
 from elegantrl.runtime.learners import Learners
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, Transition
@@ -89,7 +88,7 @@ def pair(name: str, kind: str, settings: dict[str, Any]) -> list[Learner]:
     """Two ranks that have met, in this process."""
     both = [learner_of(name, kind, settings, rank, 2) for rank in range(2)]
     with tempfile.TemporaryDirectory() as folder:
-        at_once(lambda rank: both[rank].join(f"{folder}/ranks"))
+        at_once(lambda rank: both[rank].connect(f"{folder}/ranks"))
     return both
 
 
@@ -157,7 +156,7 @@ def test_statistics_are_those_of_all_ranks() -> None:
     """What the test above could miss if both parts were alike."""
     parts = torch.randn(2, 50) * torch.tensor([[1.0], [7.0]]) + torch.tensor([[-3.0], [100.0]])
     ranks = [learner.averaging for learner in pair("ppo", "discrete", {})]
-    for name, expected in (("mean", parts.mean()), ("variance", parts.var(correction=0)), ("least", parts.amin())):
+    for name, expected in (("mean", parts.mean()), ("variance", parts.var(correction=0)), ("minimum", parts.amin())):
         for found in at_once(lambda rank, name=name: getattr(ranks[rank], name)(parts[rank])):
             torch.testing.assert_close(found, expected)
 
@@ -252,11 +251,11 @@ def test_ranks_that_differ_are_refused() -> None:
     with torch.no_grad():
         next(both[1].agent.policy.parameters()).view(-1)[0] += 1e-3
     with tempfile.TemporaryDirectory() as folder, pytest.raises(Exception, match="do not hold the same parameters"):
-        at_once(lambda rank: both[rank].join(f"{folder}/ranks"))
+        at_once(lambda rank: both[rank].connect(f"{folder}/ranks"))
 
 
 def test_a_group_is_no_default_group(tmp_path: Path) -> None:
-    at_once(lambda rank: meet(str(tmp_path / "ranks"), rank, 2, CPU))
+    at_once(lambda rank: connect(str(tmp_path / "ranks"), rank, 2, CPU))
     assert not torch.distributed.is_initialized()
     assert Ranks(1, 2).rank == 1
 

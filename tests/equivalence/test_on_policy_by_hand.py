@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from elegantrl.agents.a2c import A2CConfig, AgentA2C
-from elegantrl.agents.averaging import Ranks
 from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.on_policy import AgentOnPolicy, Batch
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.fast import on_policy as fast
 from elegantrl.fast.learning import gradients_of
 from elegantrl.fast.on_policy import OnPolicyByHand, ppo_slope
+from elegantrl.roles.ranks import Ranks
 from elegantrl.types import EnvSpec, Metrics, Rollout
 
 MakeSpec = Callable[..., EnvSpec]

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from elegantrl.agents.averaging import Ranks
 from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.mod_sac import AgentModSAC, ModSACConfig
 from elegantrl.agents.redq import AgentREDQ, REDQConfig
@@ -27,6 +26,7 @@ from elegantrl.fast.learning import gradients_of
 from elegantrl.fast.sac import SACByHand
 from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner, digest
+from elegantrl.roles.ranks import Ranks
 from elegantrl.types import ActionSpec, EnvSpec, Metrics, Transition
 
 SPEC = EnvSpec("rows", (5,), ActionSpec("continuous", 3), 1)

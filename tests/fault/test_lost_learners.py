@@ -17,13 +17,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from elegantrl.agents.averaging import Ranks
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.errors import NonFinite, PeersLost, RoleDied, RoleError, RoleTimedOut
 from elegantrl.execute.base import Executor, Handle
 from elegantrl.execute.process import ProcessExecutor, ProcessHandle
-from elegantrl.roles import ranks as rendezvous
+from elegantrl.roles import ranks as ranks_module
 from elegantrl.roles.learner import Learner
+from elegantrl.roles.ranks import Ranks
 from elegantrl.runtime.learners import Learners
 from elegantrl.runtime.run import RunResult
 from elegantrl.runtime.workers import Crew
@@ -61,10 +61,10 @@ class Doomed(Learner):
         self.trigger.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def join(self, path: str) -> None:
+    def connect(self, address: str) -> None:
         if self.is_due("meeting"):
             self.die()
-        super().join(path)
+        super().connect(address)
 
     def update(self, fragments: Any) -> Metrics:
         if self.is_due("before"):
@@ -159,7 +159,7 @@ def test_a_rank_that_dies_before_all_have_met(executor: Executor, tmp_path: Path
     trigger = tmp_path / "trigger"
     trigger.touch()
     make = partial(build, "meeting", 1, trigger, 2)
-    with pytest.raises(RoleDied, match="died of SIGKILL before it answered join"):
+    with pytest.raises(RoleDied, match="died of SIGKILL before it answered connect"):
         Learners(executor, make, 2, 2, timeout=600.0)
     assert multiprocessing.active_children() == []
     Learners(executor, make, 2, 2, timeout=600.0).update(fragments_of(0))
@@ -167,9 +167,9 @@ def test_a_rank_that_dies_before_all_have_met(executor: Executor, tmp_path: Path
 
 def test_whoever_waits_for_a_silent_peer_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any help from whoever started the ranks."""
-    monkeypatch.setattr(rendezvous, "PATIENCE_SECONDS", 0.5)
-    with pytest.raises(PeersLost, match=r"learner 0 of 2 waited 0\.5 s in vain for the others"):
-        rendezvous.meet(str(tmp_path / "ranks"), 0, 2, CPU)
+    monkeypatch.setattr(ranks_module, "TIMEOUT_SECONDS", 0.5)
+    with pytest.raises(PeersLost, match=r"learner 0 of 2 did not reach the others within 0\.5 s"):
+        ranks_module.connect(str(tmp_path / "ranks"), 0, 2, CPU)
 
 
 def test_a_broken_collective_says_who_lost_whom() -> None:
@@ -179,7 +179,7 @@ def test_a_broken_collective_says_who_lost_whom() -> None:
 
     ranks = Ranks(1, 3)
     ranks.group = Broken()
-    with pytest.raises(PeersLost, match="learner 1 of 3 lost touch with the others: Connection closed by peer"):
+    with pytest.raises(PeersLost, match="learner 1 of 3 lost its connection to the others: Connection closed by peer"):
         ranks.average(torch.ones(2))
 
 
