@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -103,8 +102,6 @@ class Agent(nn.Module, ABC):
         self.generator = torch_stream(seed, "agent", device=device)
         self.common = self.generator
         """The stream of what all learners must draw alike; one of its own where there are several."""
-        self.drawn: deque[Tensor] = deque()
-        """Noise that was drawn ahead, for updates to come."""
         self.num_updates = 0
         self.obs_stats = RunningStats(spec.obs_dim, device) if config.normalize_obs else None
         self.h_term = None
@@ -155,7 +152,7 @@ class Agent(nn.Module, ABC):
 
     def normal_like(self, x: Tensor) -> Tensor:
         """Standard normal noise from the agent's own stream."""
-        return self.drawn.popleft() if self.drawn else torch.empty_like(x).normal_(generator=self.generator)
+        return torch.empty_like(x).normal_(generator=self.generator)
 
     def descend(self, name: str, step: GradStep, *args: Any) -> tuple[Tell, Tensor]:
         """One step down the gradient of the hot function ``name``; what it says to log, and the gradient's norm."""

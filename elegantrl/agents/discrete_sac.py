@@ -15,6 +15,7 @@ from torch import Tensor
 from ..config.fields import setting
 from ..nets.layers import Stack, mlp
 from ..types import EnvSpec, Metrics, Transition
+from .off_policy import ActionNoise
 from .sac import AgentSAC, SACConfig
 
 
@@ -45,8 +46,8 @@ class AgentDiscreteSAC(AgentSAC):
         sizes = (spec.obs_dim, *c.hidden, spec.action_dim)
         return mlp(sizes, c.activation, init=c.init, num_members=c.num_critics, normed=c.layer_norm)  # -> [E, B, A]
 
-    def normal_like_action(self, batch: Transition) -> Tensor:
-        return batch.reward[:0]  # nothing is sampled
+    def draw_noise(self, batch: Transition) -> ActionNoise:
+        return ActionNoise(batch.reward[:0], batch.reward[:0])  # nothing is sampled
 
     def warm_up(self, env_steps: int) -> None:
         """The initial policy is almost uniform: its own actions are random enough."""

@@ -21,19 +21,10 @@ Tell = Callable[[], Metrics]
 class Gradients:
     """Differentiates the hot functions of an agent."""
 
-    draws_ahead = False
-    """Whether it wants to see a minibatch before the environments take their next steps."""
-
     def __call__(self, agent: Agent, name: str, step: GradStep, *args: Any) -> tuple[Tensor, Tell]:
         """The flat gradient of the hot function ``name`` for the parameters of ``step``, and what it says to log."""
         loss, metrics = getattr(agent, name)(*args)
         return step.gradient(loss), lambda: metrics
-
-    def expect(self, agent: Agent, batch: Any) -> None:
-        """Take notice of a batch whose update comes after the next steps of the environments."""
-
-    def forget(self) -> None:
-        """That batch will not come."""
 
     def close(self) -> None:
         """Release processes and memory."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -99,9 +99,16 @@ class ActorCriticConfig(ReplayConfig, HTermConfig):
             )
 
 
+class ActionNoise(NamedTuple):
+    """Standard normal numbers of one update, drawn before it, so that hot functions draw nothing themselves."""
+
+    next_action: Tensor  # [B, A] for the action at the successor
+    action: Tensor  # [B, A] for the action at the observation
+
+
 class AgentActorCritic(Agent):
     data = "replay"
-    hot = ("critic_loss", "actor_loss")
+    hot = ("critic_loss", "policy_loss")
     actions = frozenset({"continuous"})
     config: ActorCriticConfig
     critic: EnsembleCritic | Stack
@@ -129,11 +136,11 @@ class AgentActorCritic(Agent):
         if self.config.target_critics == "subset":
             order = torch.randperm(self.config.num_critics, generator=self.common, device=self.subset.device)
             self.subset.copy_(order[: len(self.subset)])
-        noise = self.normal_like_action(batch)
+        noise = self.draw_noise(batch)
         tell, norm = self.descend("critic_loss", self.critic_step, batch, noise)
         metrics = tell() | {"critic/grad_norm": norm}
         if self.actor_is_due(metrics):
-            metrics |= self.update_actor(batch)
+            metrics |= self.update_actor(batch, noise)
         self.num_updates += 1
         if self.num_updates % self.config.target_interval == 0:
             self.target.track(self.hypers.tau)
@@ -143,24 +150,28 @@ class AgentActorCritic(Agent):
         """Whether this update moves the actor too."""
         return self.num_updates % self.config.actor_interval == 0
 
-    def update_actor(self, batch: Transition) -> Metrics:
-        tell, norm = self.descend("policy_loss", self.actor_step, batch, self.normal_like_action(batch))
+    def draw_noise(self, batch: Transition) -> ActionNoise:
+        """The noise of the next update."""
+        return ActionNoise(self.normal_like(batch.action), self.normal_like(batch.action))
+
+    def update_actor(self, batch: Transition, noise: ActionNoise) -> Metrics:
+        """One step down the policy's gradient."""
+        tell, norm = self.descend("policy_loss", self.actor_step, batch, noise)
         return tell() | {"actor/grad_norm": norm}
 
-    def policy_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
-        loss, metrics = self.actor_loss(b, noise_BA)
+    def policy_loss(self, b: Transition, noise: ActionNoise) -> tuple[Tensor, Metrics]:
+        """The actor's loss, and the H-term if it is switched on."""
+        loss, metrics = self.actor_loss(b, noise.action)
         if self.h_term is not None:
             energy = self.h_term(self.policy)
             loss = loss + self.hypers.h_lambda * energy
             metrics["h_term/energy"] = energy.detach()
         return loss, metrics
 
-    def normal_like_action(self, batch: Transition) -> Tensor:
-        return self.normal_like(batch.action)
-
-    def critic_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
+    def critic_loss(self, b: Transition, noise: ActionNoise) -> tuple[Tensor, Metrics]:
+        """Mean-square errors of all critics against one target."""
         with torch.no_grad():
-            target_B = b.reward + b.discount * self.next_value(b.next_obs, noise_BA)
+            target_B = b.reward + b.discount * self.next_value(b.next_obs, noise.next_action)
         q_EB = self.q_taken(b)
         error_EB = q_EB - target_B
         loss_E, metrics = td_loss(error_EB, 0.5 * error_EB.square(), b)  # each critic has its own mean-square error

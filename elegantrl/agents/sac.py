@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..config.fields import setting
 from ..nets.policies import SquashedPolicy
 from ..types import EnvSpec, Metrics, Transition
-from .off_policy import ActorCriticConfig, AgentActorCritic
+from .off_policy import ActionNoise, ActorCriticConfig, AgentActorCritic
 from .optim import GradStep
 
 
@@ -58,8 +58,8 @@ class AgentSAC(AgentActorCritic):
         loss = (self.log_alpha.exp().detach() * logp_B - self.actor_q(q_EB)).mean()
         return loss, {"loss/actor": loss.detach(), "policy/entropy": -logp_B.detach().mean()}
 
-    def update_actor(self, batch: Transition) -> Metrics:
-        metrics = super().update_actor(batch)
+    def update_actor(self, batch: Transition, noise: ActionNoise) -> Metrics:
+        metrics = super().update_actor(batch, noise)
         return metrics | self.update_temperature(metrics["policy/entropy"])
 
     def update_temperature(self, entropy: Tensor) -> Metrics:

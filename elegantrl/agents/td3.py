@@ -15,7 +15,7 @@ from ..config.fields import setting, tunable
 from ..nets.critics import EnsembleCritic
 from ..nets.policies import DeterministicPolicy, Noise
 from ..types import EnvSpec, Metrics, Transition
-from .off_policy import ActorCriticConfig, AgentActorCritic
+from .off_policy import ActionNoise, ActorCriticConfig, AgentActorCritic
 from .optim import GradStep, Target
 
 
@@ -62,8 +62,8 @@ class AgentTD3(AgentActorCritic):
         # Updates without an actor step report the latest one.
         return self.actor_metrics | metrics
 
-    def update_actor(self, batch: Transition) -> Metrics:
-        self.actor_metrics = super().update_actor(batch)
+    def update_actor(self, batch: Transition, noise: ActionNoise) -> Metrics:
+        self.actor_metrics = super().update_actor(batch, noise)
         return self.actor_metrics
 
     def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:

@@ -36,14 +36,12 @@ def agrees(agent: Agent, fast: OnPolicyByHand | SACByHand) -> bool:
     """Whether made-up rows have the same gradients both ways: a loss that was edited counts as it stands."""
     before = agent.generator.get_state()
     b: Any = fast.trial_batch(agent, torch.Generator().manual_seed(0))
+    args = (b, *fast.trial_noise(agent, b))
     agreed = True
     for name, step in fast.known(agent):
-        args = (b, *fast.trial_noise(agent, b))
         grad = fast(agent, name, step, *args)[0].clone()
         expected = Gradients.__call__(fast, agent, name, step, *args)[0]
         norm = torch.linalg.vector_norm
         agreed = agreed and bool(norm(grad - expected) <= TOLERANCE * norm(expected) + 1e-6)
-    fast.forget()
-    agent.drawn.clear()
     agent.generator.set_state(before)
     return agreed

@@ -1,8 +1,7 @@
 """SAC's update with gradients derived by hand, in two lanes that may run on two cores.
 
 Each of two critics has a lane; lane 1 also asks the policy about the successors while lane 0 asks it about the states
-themselves. A minibatch that is known before the next step is taken is looked at while lane 0 acts: then lane 1 asks
-about both. The lanes meet six times per update, where torch's threads would about a hundred times: where it takes long
+themselves. The lanes meet six times per update, where torch's threads would about a hundred times: where it takes long
 to wake a core, a helper process that spins in between pays and threads do not. Without a helper lane 1 runs after lane
 0. Either way the bits are the same, so the clock may decide which.
 
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from ..agents.base import Agent
 from ..agents.gradients import Gradients, Tell
+from ..agents.off_policy import ActionNoise
 from ..agents.optim import GradStep
 from ..agents.sac import AgentSAC, SACConfig
 from ..nets.layers import flatten_
@@ -34,7 +34,6 @@ from .helper import Helper
 from .sac_halves import (
     BEFORE,
     CONTROL_BYTES,
-    DRAW_BOTH,
     DRAW_NEXT,
     LEARN,
     LEARN_POLICY,
@@ -56,8 +55,6 @@ TRIAL, PERIOD = 5, 300
 class SACByHand(Gradients):
     """The gradients of an agent whose parameters have moved into memory that a helper can share."""
 
-    draws_ahead = True
-
     def __init__(self, agent: AgentSAC, helped: bool = False):
         c = agent.config
         obs_dim = int(agent.policy.net[0].in_features)  # type: ignore[arg-type]
@@ -76,9 +73,6 @@ class SACByHand(Gradients):
         self.helper = Helper(self.sizes, self.fd, self.control) if helped else None
         """Who may help from now on."""
         self.helped = False
-        self.prepared: Transition | None = None
-        """The minibatch that was given to both lanes."""
-        self.first_task = DRAW_NEXT
         self.turn = 0
         """Updates since help was last tried."""
         self.seconds = deque([1.0], TRIAL), deque([1.0], TRIAL)
@@ -101,8 +95,8 @@ class SACByHand(Gradients):
         action = torch.rand(rows, self.sizes.action, generator=g) * 2 - 1
         return Transition(obs, action, torch.randn(rows, generator=g), torch.full((rows,), 0.9), next_obs)
 
-    def trial_noise(self, agent: Any, b: Transition) -> tuple[Tensor]:
-        return (agent.normal_like_action(b),)
+    def trial_noise(self, agent: Any, b: Transition) -> tuple[ActionNoise]:
+        return (agent.draw_noise(b),)
 
     @torch.no_grad()
     def __call__(self, agent: Any, name: str, step: GradStep, *args: Any) -> tuple[Tensor, Tell]:
@@ -112,46 +106,28 @@ class SACByHand(Gradients):
                 return super().__call__(agent, name, step, *args)
         return self.critic_gradient(agent, b, noise) if name == "critic_loss" else self.actor_gradient(agent)
 
-    @torch.no_grad()
-    def expect(self, agent: Any, b: Transition) -> None:
-        if len(b.reward) == agent.config.batch_size:
-            next_noise, noise = agent.normal_like_action(b), agent.normal_like_action(b)
-            agent.drawn.extend((next_noise, noise))
-            self.prepare(agent, b, next_noise, noise, task=DRAW_BOTH)
-
-    def prepare(self, agent: AgentSAC, b: Transition, next_noise: Tensor, noise: Tensor, task: int) -> None:
-        """Give a minibatch to both lanes; whoever helps has the time to do more if its update does not come at once."""
-        self.prepared, self.first_task = b, task
-        self.decide()
+    def prepare(self, agent: AgentSAC, b: Transition, noise: ActionNoise) -> None:
+        """Write a minibatch and its noise where both lanes read them."""
         s, norm = self.shared, agent.policy.norm
         s["next_obs"].copy_(norm(b.next_obs))
         s["obs"].copy_(norm(b.obs))
         s["action"].copy_(b.action)
-        s["next_noise"].copy_(next_noise)
-        s["noise"].copy_(noise)
-        self.begin(self.first_task)
-
-    def forget(self) -> None:
-        """Let go of the minibatch that was prepared."""
-        if self.prepared is not None and self.helped:
-            self.finish(self.first_task)  # it must not write into the next
-        self.prepared = None
+        s["next_noise"].copy_(noise.next_action)
+        s["noise"].copy_(noise.action)
 
     def close(self) -> None:
         if self.helper is not None:
             self.helper.close()
 
-    def critic_gradient(self, agent: AgentSAC, b: Transition, noise: Tensor) -> tuple[Tensor, Tell]:
+    def critic_gradient(self, agent: AgentSAC, b: Transition, noise: ActionNoise) -> tuple[Tensor, Tell]:
         self.started = time.perf_counter()
-        if b is not self.prepared:
-            self.forget()
-            agent.drawn.append(actor_noise := agent.normal_like_action(b))  # which it asks for next
-            self.prepare(agent, b, noise, actor_noise, task=DRAW_NEXT)
+        self.decide()
         self.was_helped = self.helped
+        self.prepare(agent, b, noise)
         s, self.alpha = self.shared, agent.log_alpha.detach().exp()
-        if self.first_task == DRAW_NEXT:
-            self.mine.draw_new()
-        self.finish(self.first_task)
+        self.begin(DRAW_NEXT)
+        self.mine.draw_new()
+        self.finish(DRAW_NEXT)
 
         self.begin(VALUES)
         target_q, q = self.mine.judge()
@@ -178,7 +154,6 @@ class SACByHand(Gradients):
         slope += s["slope"]
         self.policy_slope(slope, self.alpha / len(least))
         metrics = {"loss/actor": (self.alpha * s["new_logp"] - least).mean(), "policy/entropy": -s["new_logp"].mean()}
-        self.prepared = None
         if self.is_trial():
             self.seconds[self.was_helped].append(time.perf_counter() - self.started)
         return s["policy_grad"], lambda: metrics

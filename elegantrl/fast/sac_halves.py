@@ -191,10 +191,6 @@ class Side:
         s = self.shared
         draw(self.next_policy.forward(s["next_obs"]), s["next_noise"], s["next_action"], s["next_logp"])
 
-    def draw_both(self) -> None:
-        self.draw_next()
-        self.draw_new()
-
     def tell_values(self) -> None:
         target_q, q = self.judge()
         self.shared["target_q"].copy_(target_q)
@@ -217,10 +213,10 @@ class Side:
 
 
 TASKS = (
-    Side.draw_next, Side.draw_both, Side.tell_values, Side.learn_told, Side.tell_new_value, Side.tell_slope,
+    Side.draw_next, Side.tell_values, Side.learn_told, Side.tell_new_value, Side.tell_slope,
     Side.learn_policy,
 )  # fmt: skip
-DRAW_NEXT, DRAW_BOTH, VALUES, LEARN, NEW_VALUE, SLOPE, LEARN_POLICY = range(len(TASKS))
+DRAW_NEXT, VALUES, LEARN, NEW_VALUE, SLOPE, LEARN_POLICY = range(len(TASKS))
 BEFORE = {LEARN: VALUES, SLOPE: NEW_VALUE}
 """Tasks that go on from what another left in the memory of its process."""
 

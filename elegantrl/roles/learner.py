@@ -79,10 +79,6 @@ class Learner:
             self.replay = build_replay(cast(ReplayConfig, config), spec, device, least)
             stream = ("replay", rank) if rank else ("replay",)
             self.sampler = torch_stream(seed, *stream, device=device)
-        self.ahead: Transition | None = None
-        """That minibatch."""
-        self.streams_before: list[Tensor] = []
-        """What the random streams were before it was drawn."""
         self.trajectories: TrajectoryStore | None = None
         if self.agent.h_term is not None:
             self.trajectories = TrajectoryStore(cast(HTermConfig, config).h_store, spec, device)
@@ -154,10 +150,6 @@ class Learner:
         config = cast(ReplayConfig, self.config)
         learned_steps = max(0, self.env_steps - config.learning_starts)
         due = int(learned_steps * config.updates_per_step) - self.agent.num_updates
-        if due <= 0:
-            self.forget_ahead()
-        elif self.ahead is None and len(replay):
-            self.look_ahead(replay)
         replay.add(rollout._replace(reward=rollout.reward * config.reward_scale))
         self.agent.observe(rollout.obs)
         metrics: Metrics = {}
@@ -165,12 +157,10 @@ class Learner:
             passed = min(1.0, self.env_steps / config.schedule_steps)
             replay.beta = config.priority_beta + (1.0 - config.priority_beta) * passed
         for _ in range(due):
-            batch, self.ahead = self.ahead or self.draw(replay), None
+            batch = self.draw(replay)
             metrics = self.agent.update(batch)
             if isinstance(replay, PrioritizedReplay) and batch.rows is not None:
                 replay.update_priorities(batch.rows, metrics.pop(TD_ERROR))
-        if due > 0:
-            self.look_ahead(replay)
         return metrics
 
     def draw(self, replay: ReplayBuffer) -> Transition:
@@ -178,25 +168,8 @@ class Learner:
         config = cast(ReplayConfig, self.config)
         return replay.sample(config.batch_size, self.agent.hypers.gamma, config.n_step, self.sampler)
 
-    def look_ahead(self, replay: ReplayBuffer) -> None:
-        """Draw the first minibatch of the next updates; whoever helps begins with it."""
-        if self.agent.gradients.draws_ahead:
-            self.streams_before = [stream.get_state() for stream in (self.sampler, self.agent.generator)]
-            self.ahead = self.draw(replay)
-            self.agent.gradients.expect(self.agent, self.ahead)
-
-    def forget_ahead(self) -> None:
-        """As if that minibatch had not been drawn yet: it will be again, before anything new is stored."""
-        if self.ahead is not None:
-            self.agent.gradients.forget()
-            self.agent.drawn.clear()
-            for stream, before in zip((self.sampler, self.agent.generator), self.streams_before, strict=True):
-                stream.set_state(before)
-            self.ahead = None
-
     def state_dict(self) -> State:
         """All that is needed to continue; without what rank 0 has for all if this is another rank."""
-        self.forget_ahead()
         if self.averaging.rank == 0:
             state: State = {"agent": self.agent.training_state(), "env_steps": self.env_steps, "version": self.version}
         else:
@@ -210,7 +183,6 @@ class Learner:
 
     def load_state_dict(self, state: State, own: State | None = None) -> None:
         """Continue from rank 0's state; another rank also gets its own, and of rank 0's only what is common."""
-        self.forget_ahead()
         self.agent.load_training_state(state["agent"])
         self.env_steps, self.version = state["env_steps"], state["version"]
         if own is not None:
@@ -226,7 +198,6 @@ class Learner:
 
     def end_open_episodes(self, restarted: Sequence[np.ndarray]) -> None:
         """Cut the newest transition of every lane whose episode could not be continued after a resume."""
-        self.forget_ahead()
         for store in (self.replay, self.trajectories):
             if store is not None:
                 store.truncate_newest(torch.from_numpy(np.concatenate(restarted)))

@@ -69,13 +69,8 @@ POSTS = 6
 """Tasks that are given to a helper per update."""
 
 
-def learn(agent: AgentSAC, count: int = 20, ahead: bool = False) -> list[Metrics]:
-    metrics = []
-    for batch in batches(count):
-        if ahead:
-            agent.gradients.expect(agent, batch)
-        metrics.append(agent.update(batch))
-    return metrics
+def learn(agent: AgentSAC, count: int = 20) -> list[Metrics]:
+    return [agent.update(batch) for batch in batches(count)]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +131,7 @@ def test_a_helper_changes_no_bit_and_leaves_with_its_learner() -> None:
     helper = spawn(helped)
     learn(alone)
     learn(helped)
-    learn(helped, ahead=True)
-    learn(alone)
-    assert helper.posted == 40 * POSTS
+    assert helper.posted == 20 * POSTS
     assert torch.equal(parameters(alone), parameters(helped))
     assert torch.equal(alone.generator.get_state(), helped.generator.get_state())
     helper.close()
@@ -163,7 +156,7 @@ def test_a_helper_that_is_lost_in_the_middle_changes_no_bit(
         post(number)
 
     helper.post = strike  # type: ignore[method-assign]
-    learn(helped, 5, ahead=task == sac_halves.DRAW_BOTH)
+    learn(helped, 5)
     learn(alone, 1)
     learn(alone, 5)
     assert by_hand(helped).helper is None and not helper.process.is_alive()
@@ -229,7 +222,7 @@ def test_an_edited_loss_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(gradients_of(plain())) is Gradients
 
 
-# ---- the learner, who draws ahead
+# ---- the learner and its minibatches
 
 
 def collector(**settings: Any) -> tuple[Learner, GroupActor]:
@@ -244,22 +237,40 @@ def go_on(learner: Learner, worker: GroupActor, seqs: Iterable[int]) -> None:
         learner.update([worker.sample(learner.weights(), 1, seq)])
 
 
-def test_the_first_minibatch_is_drawn_before_the_newest_steps_are_stored() -> None:
-    learner, worker = collector(updates_per_step=1.0)  # two updates for the steps of two lanes
+def minibatches(**settings: Any) -> list[Transition]:
+    """What the agent of a run learns from."""
+    learner, group = collector(**settings)
     update, drawn = learner.agent.update, []
     learner.agent.update = lambda batch: drawn.append(batch) or update(batch)  # type: ignore[method-assign, func-returns-value]
-    assert learner.replay is not None
-    was_newest = 0
-    for seq in range(30):
-        before = len(drawn)
-        fragment = worker.sample(learner.weights(), 1, seq)
-        learner.update([fragment])
-        if seq >= 2:
-            assert len(drawn) == before + 2
-            first, second = ((batch.obs[:, None] == fragment.rollout.obs[0]).all(-1).any() for batch in drawn[before:])
-            assert not first
-            was_newest += int(second)
-    assert was_newest > 5
+    learner.agent.policy.random_frac.fill_(1.0)  # type: ignore[operator, union-attr]
+    learner.agent.schedule = lambda env_steps: None  # type: ignore[method-assign]
+    go_on(learner, group, range(30))
+    return drawn
+
+
+def test_the_way_of_differentiation_does_not_decide_which_minibatches_are_drawn() -> None:
+    # F3: a batch drawn before the newest steps were stored was a property of the accelerator.
+    by_hand, by_autograd = minibatches(), minibatches(layer_norm=True)
+    assert len(by_hand) == len(by_autograd) > 50
+    for one, other in zip(by_hand, by_autograd, strict=True):
+        assert torch.equal(one.obs, other.obs) and torch.equal(one.reward, other.reward)
+
+
+def test_a_normaliser_that_moves_leaves_the_hand_at_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    # F2: critic gradients differed by 0.2-0.7 %, since a batch was normalised before the statistics of new steps.
+    learner, group = collector(normalize_obs=True, updates_per_step=1.0)
+    hand, seen = by_hand(learner.agent), []  # type: ignore[arg-type]
+    original = SACByHand.__call__
+
+    def compared(self: SACByHand, agent: Any, name: str, step: Any, *args: Any) -> Any:
+        expected, _ = Gradients()(agent, name, step, *args)
+        grad, metrics = original(self, agent, name, step, *args)
+        seen.append(float(torch.linalg.vector_norm(grad - expected) / torch.linalg.vector_norm(expected)))
+        return grad, metrics
+
+    monkeypatch.setattr(SACByHand, "__call__", compared)
+    go_on(learner, group, range(30))
+    assert learner.agent.gradients is hand and len(seen) > 50 and max(seen) < 1e-4
 
 
 @pytest.mark.parametrize("settings", [{}, {"updates_per_step": 0.3}, {"normalize_obs": True}, {"n_step": 3}])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from elegantrl.agents.off_policy import ActionNoise
 from elegantrl.agents.sac import AgentSAC, SACConfig
 from elegantrl.errors import SpecError
 from elegantrl.nets.critics import EnsembleCritic
@@ -18,6 +19,10 @@ from elegantrl.types import EnvSpec, Transition
 
 CPU = torch.device("cpu")
 MakeSpec = Callable[..., EnvSpec]
+
+
+def twice(noise: Tensor) -> ActionNoise:
+    return ActionNoise(noise, noise)
 
 
 def build(spec: EnvSpec, seed: int = 0, **settings: Any) -> AgentSAC:
@@ -80,7 +85,7 @@ def test_critic_target_and_loss_by_hand(make_spec: MakeSpec) -> None:
         discount=torch.tensor([0.9, 0.0]),
         next_obs=torch.tensor([[2.0], [-1.0]]),
     )
-    loss, metrics = agent.critic_loss(batch, torch.tensor(noise).unsqueeze(1))
+    loss, metrics = agent.critic_loss(batch, twice(torch.tensor(noise).unsqueeze(1)))
     expected = sum(0.5 * sum((q - target) ** 2 for target in targets) / 2 for q in (1.0, -2.0))
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     assert metrics["critic/q"].item() == pytest.approx(-0.5)
@@ -102,7 +107,7 @@ def test_an_actor_update_leaves_the_critics_alone(make_spec: MakeSpec) -> None:
     agent = build(make_spec("continuous"))
     critics = agent.critic_step.flat.clone(), agent.target.flat.clone()
     actor = agent.actor_step.flat.clone()
-    agent.update_actor(fixed_batch())
+    agent.update_actor(fixed_batch(), agent.draw_noise(fixed_batch()))
     assert torch.equal(agent.critic_step.flat, critics[0]) and torch.equal(agent.target.flat, critics[1])
     assert not torch.equal(agent.actor_step.flat, actor)
 
@@ -110,7 +115,7 @@ def test_an_actor_update_leaves_the_critics_alone(make_spec: MakeSpec) -> None:
 def test_a_critic_update_leaves_the_actor_alone(make_spec: MakeSpec) -> None:
     agent = build(make_spec("continuous"))
     actor, alpha = agent.actor_step.flat.clone(), agent.log_alpha.item()
-    loss, _ = agent.critic_loss(fixed_batch(), torch.zeros(16, 2))
+    loss, _ = agent.critic_loss(fixed_batch(), twice(torch.zeros(16, 2)))
     agent.critic_step(loss)
     assert torch.equal(agent.actor_step.flat, actor) and agent.log_alpha.item() == alpha
 
@@ -122,7 +127,7 @@ def test_target_critics_never_hold_gradients(make_spec: MakeSpec) -> None:
         agent.update(fixed_batch())
     assert not any(p.requires_grad for p in agent.critic_target.parameters())
     assert all(p.grad is None for p in agent.parameters())
-    loss, _ = agent.critic_loss(fixed_batch(), torch.zeros(16, 2))
+    loss, _ = agent.critic_loss(fixed_batch(), twice(torch.zeros(16, 2)))
     grads = torch.autograd.grad(loss, list(agent.policy.parameters()), allow_unused=True)
     assert all(g is None for g in grads)  # nor does the actor, through the target
 
@@ -151,7 +156,9 @@ def test_temperature_gradient_is_the_entropy_error(make_spec: MakeSpec) -> None:
     # Guards against: SAC2, an entropy target of another size or sign, or a temperature that runs away from it.
     agent = build(make_spec("continuous", action_dim=3), target_entropy_per_dim=-1.0)
     assert agent.target_entropy == -3.0
-    entropy = agent.update_actor(fixed_batch(action_dim=3))["policy/entropy"].item()
+    entropy = agent.update_actor(fixed_batch(action_dim=3), agent.draw_noise(fixed_batch(action_dim=3)))[
+        "policy/entropy"
+    ].item()
     # After one step the first moment of Adam is 0.1 times the gradient.
     assert agent.alpha_step.mean.item() == pytest.approx(0.1 * (entropy + 3.0), rel=1e-5)
 

@@ -224,7 +224,7 @@ def test_discrete_temperature_steers_to_a_share_of_the_largest_entropy(make_spec
     for probs, rises in (([0.98, 0.01, 0.01], True), ([1 / 3] * 3, False)):
         set_policy(agent, probs)
         before = agent.log_alpha.item()
-        agent.update_actor(batch(action_dim=None))
+        agent.update_actor(batch(action_dim=None), agent.draw_noise(batch(action_dim=None)))
         assert (agent.log_alpha.item() > before) == rises
 
 
@@ -251,7 +251,9 @@ def test_the_entropy_target_is_minus_the_number_of_actions(make_spec: MakeSpec, 
             agent.policy.net[-1].bias.copy_(torch.tensor([0.0] * action_dim + [log_std] * action_dim))
         agent.alpha_step.mean.zero_()
         before = agent.log_alpha.item()
-        entropy = agent.update_actor(batch(action_dim=action_dim))["policy/entropy"].item()
+        entropy = agent.update_actor(batch(action_dim=action_dim), agent.draw_noise(batch(action_dim=action_dim)))[
+            "policy/entropy"
+        ].item()
         assert (entropy < -action_dim) == rises
         assert (agent.log_alpha.item() > before) == rises
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from elegantrl.agents.off_policy import ActionNoise
 from elegantrl.agents.td3 import AgentDDPG, AgentTD3, DDPGConfig, TD3Config
 from elegantrl.config.recipes import find_recipe
 from elegantrl.config.resolve import resolve_config
@@ -26,6 +27,10 @@ from elegantrl.types import ActionSpec, EnvSpec, Metrics, State, Step, Transitio
 
 CPU = torch.device("cpu")
 MakeSpec = Callable[..., EnvSpec]
+
+
+def twice(noise: Tensor) -> ActionNoise:
+    return ActionNoise(noise, noise)
 
 
 def build(spec: EnvSpec, seed: int = 0, **settings: Any) -> AgentTD3:
@@ -102,7 +107,7 @@ def test_td3_target_and_loss_by_hand(make_spec: MakeSpec) -> None:
         action = math.tanh(0.5 * next_obs - 0.3) + 0.2 * noise  # of the target actor; neither limit is reached
         targets.append(reward + discount * min(next_obs + 2 * action, next_obs - action + 0.5))
     assert targets[1] == 3.0  # the MDP ended there
-    loss, metrics = agent.critic_loss(TWO_ROWS, torch.tensor([[0.7], [-1.2]]))
+    loss, metrics = agent.critic_loss(TWO_ROWS, twice(torch.tensor([[0.7], [-1.2]])))
     expected = sum(0.5 * sum((q - target) ** 2 for target in targets) / 2 for q in (1.0, -2.0))
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     assert metrics["critic/q"].item() == pytest.approx(-0.5)
@@ -115,7 +120,7 @@ def test_ddpg_target_and_loss_by_hand(make_spec: MakeSpec) -> None:
     agent = linear_agent(build_ddpg(make_spec("continuous", obs_dim=1, action_dim=1), hidden=()))
     action = math.tanh(0.5 * 2.0 - 0.3)
     targets = [1.0 + 0.9 * (2.0 + 2 * action), 3.0]
-    loss, _ = agent.critic_loss(TWO_ROWS, torch.tensor([[5.0], [-5.0]]))  # noise without effect
+    loss, _ = agent.critic_loss(TWO_ROWS, twice(torch.tensor([[5.0], [-5.0]])))  # noise without effect
     assert loss.item() == pytest.approx(0.5 * sum((1.0 - target) ** 2 for target in targets) / 2, rel=1e-5)
 
 
@@ -131,7 +136,7 @@ def test_a_target_has_the_shape_of_the_reward(make_spec: MakeSpec, build_one: Ca
         return seen[-1]
 
     agent.next_value = spy  # type: ignore[method-assign]
-    agent.critic_loss(batch, torch.zeros(16, 2))
+    agent.critic_loss(batch, twice(torch.zeros(16, 2)))
     assert seen[0].shape == batch.reward.shape == (16,)
     assert agent.q_taken(batch).shape == (agent.config.num_critics, 16)
     assert not seen[0].requires_grad
@@ -198,7 +203,7 @@ def test_prioritised_rows_are_weighed_and_give_their_errors(make_spec: MakeSpec)
     agent = linear_agent(build(make_spec("continuous", obs_dim=1, action_dim=1), hidden=(), smooth_std=0.0))
     batch = TWO_ROWS._replace(weight=torch.tensor([0.5, 0.0]))
     target = 1.0 + 0.9 * min(2.0 + 2 * math.tanh(0.7), 2.5 - math.tanh(0.7))
-    loss, metrics = agent.critic_loss(batch, torch.zeros(2, 1))
+    loss, metrics = agent.critic_loss(batch, twice(torch.zeros(2, 1)))
     assert loss.item() == pytest.approx(sum(0.5 * 0.5 * (q - target) ** 2 / 2 for q in (1.0, -2.0)), rel=1e-5)
     errors = [(abs(1.0 - y) + abs(-2.0 - y)) / 2 for y in (target, 3.0)]
     torch.testing.assert_close(metrics["td_error"], torch.tensor(errors))
@@ -217,7 +222,7 @@ def test_the_actor_maximises_the_first_critic(make_spec: MakeSpec) -> None:
     loss, _ = agent.actor_loss(batch, torch.zeros(2, 1))
     expected = [obs + 2 * math.tanh(0.2 * obs + 0.1) for obs in (3.0, 0.5)]
     assert loss.item() == pytest.approx(-sum(expected) / 2, rel=1e-5)
-    agent.update_actor(batch)
+    agent.update_actor(batch, agent.draw_noise(batch))
     assert agent.policy.net[0].bias.item() == pytest.approx(0.11, abs=1e-4)  # up: the first critic likes large actions
 
 
@@ -238,7 +243,7 @@ def test_an_actor_update_leaves_the_critics_and_the_targets_alone(make_spec: Mak
     others = agent.critic_step.flat, agent.target.flat, agent.actor_target.flat
     before = [flat.clone() for flat in others]
     actor = agent.actor_step.flat.clone()
-    agent.update_actor(fixed_batch())
+    agent.update_actor(fixed_batch(), agent.draw_noise(fixed_batch()))
     assert all(torch.equal(a, b) for a, b in zip(others, before, strict=True))
     assert not torch.equal(agent.actor_step.flat, actor)
 
@@ -246,7 +251,7 @@ def test_an_actor_update_leaves_the_critics_and_the_targets_alone(make_spec: Mak
 def test_a_critic_update_leaves_the_actor_alone(make_spec: MakeSpec) -> None:
     agent = build(make_spec("continuous"))
     actors = agent.actor_step.flat.clone(), agent.actor_target.flat.clone()
-    loss, _ = agent.critic_loss(fixed_batch(), torch.zeros(16, 2))
+    loss, _ = agent.critic_loss(fixed_batch(), twice(torch.zeros(16, 2)))
     agent.critic_step(loss)
     assert torch.equal(agent.actor_step.flat, actors[0]) and torch.equal(agent.actor_target.flat, actors[1])
 
@@ -258,7 +263,7 @@ def test_targets_never_hold_gradients(make_spec: MakeSpec) -> None:
     targets = [*agent.critic_target.parameters(), *agent.policy_target.parameters()]
     assert len(targets) == 8 and not any(p.requires_grad for p in targets)
     assert all(p.grad is None for p in agent.parameters())
-    loss, _ = agent.critic_loss(fixed_batch(), torch.zeros(16, 2))
+    loss, _ = agent.critic_loss(fixed_batch(), twice(torch.zeros(16, 2)))
     grads = torch.autograd.grad(loss, list(agent.policy.parameters()), allow_unused=True)
     assert all(g is None for g in grads)
 
@@ -338,7 +343,7 @@ def test_the_critics_of_td3_are_independent(make_spec: MakeSpec) -> None:
         for p in other.critic.parameters():
             p[1] += 0.1
     for one in (agent, other):  # the same targets for both
-        one.critic_step(one.critic_loss(batch, torch.zeros(16, 2))[0])
+        one.critic_step(one.critic_loss(batch, twice(torch.zeros(16, 2)))[0])
     for a, b in zip(agent.critic.parameters(), other.critic.parameters(), strict=True):
         assert torch.equal(a[0], b[0]) and not torch.equal(a[1], b[1])
 
