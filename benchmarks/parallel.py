@@ -246,7 +246,7 @@ def transport() -> list[Measurement]:
 
 def learner() -> Callable[[], Any]:
     """An update of SAC with 256x256 on rows like HalfCheetah's."""
-    agent = AgentSAC(EnvSpec("rows", (17,), ActionSpec("continuous", 6), 1), SACConfig(), torch.device("cpu"), seed=0)
+    agent = AgentSAC(EnvSpec("rows", (17,), ActionSpec(dim=6), 1), SACConfig(), torch.device("cpu"), seed=0)
     obs, action, number = torch.randn(256, 17), torch.rand(256, 6) * 2 - 1, torch.randn(256)
     return partial(agent.update, Transition(obs, action, number, torch.full((256,), 0.99), obs))
 

@@ -23,7 +23,7 @@ from elegantrl.data.replay import FIELDS, ReplayBuffer
 from elegantrl.types import ActionSpec, EnvSpec, Rollout, Transition
 
 CPU = torch.device("cpu")
-HALFCHEETAH = EnvSpec("HalfCheetah-v5", (17,), ActionSpec("continuous", 6), 1)
+HALFCHEETAH = EnvSpec("HalfCheetah-v5", (17,), ActionSpec(dim=6), 1)
 GAMMA = torch.tensor(0.99)
 BAR = 3.0
 

@@ -181,7 +181,7 @@ def _both(first: list[float], second: list[float]) -> list[float]:
 def _worker(env_id: str, num_envs: int) -> tuple[GroupActor, Weights]:
     env = make_env(env_id, num_envs)
     kind = "categorical" if env.spec.action.kind == "discrete" else "gaussian"
-    sizes = {"obs_dim": env.spec.obs_dim, "action_dim": env.spec.action_dim}
+    sizes = {"obs_dim": env.spec.obs_dim, "action_dim": env.spec.action.num_outputs}
     worker = GroupActor(env, PolicySpec(kind, {**sizes, "hidden": (64, 64), "activation": "tanh"}), seed=0)
     return worker, Weights(0, worker.policy.flat.clone())
 
@@ -221,8 +221,8 @@ def _raw_forward(worker: GroupActor) -> tuple[Callable[[int], Any], Callable[[in
     """The network on one observation, and the way from there to an action."""
     spec, obs, nn = worker.env.spec, worker.obs, torch.nn
     hidden = (nn.Linear(spec.obs_dim, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
-    net = nn.Sequential(*hidden, nn.Linear(64, spec.action_dim))
-    log_std = torch.zeros(spec.action_dim)
+    net = nn.Sequential(*hidden, nn.Linear(64, spec.action.num_outputs))
+    log_std = torch.zeros(spec.action.num_outputs)
 
     def network(_: int) -> torch.Tensor:
         return net(obs)
@@ -242,7 +242,7 @@ def replay_memory() -> list[Measurement]:
     code = (
         "import torch; from elegantrl.data.replay import ReplayBuffer; from elegantrl.types import *;"
         "rss = lambda: int(open('/proc/self/statm').read().split()[1]) * 4096;"
-        "spec = EnvSpec('x', (17,), ActionSpec('continuous', 6), 1); torch.ones(9).sum(); before = rss();"
+        "spec = EnvSpec('x', (17,), ActionSpec(dim=6), 1); torch.ones(9).sum(); before = rss();"
         "replay = ReplayBuffer(1_000_000, spec, torch.device('cpu'));"
         "[getattr(replay, n).zero_() for n in ('obs', 'next_obs', 'action', 'reward', 'terminated', 'truncated')];"
         "print(rss() - before)"

@@ -39,9 +39,9 @@ CPU = torch.device("cpu")
 ROWS = 100_000
 REPEATS = 51
 GAMMA, TAU = 0.99, 0.005
-HALFCHEETAH = EnvSpec("HalfCheetah-v5", (17,), ActionSpec("continuous", 6), 1)
-CARTPOLE = EnvSpec("CartPole-v1", (4,), ActionSpec("discrete", 2), 1)
-LUNARLANDER = EnvSpec("LunarLander-v3", (8,), ActionSpec("discrete", 4), 1)
+HALFCHEETAH = EnvSpec("HalfCheetah-v5", (17,), ActionSpec(dim=6), 1)
+CARTPOLE = EnvSpec("CartPole-v1", (4,), ActionSpec(choices=(2,)), 1)
+LUNARLANDER = EnvSpec("LunarLander-v3", (8,), ActionSpec(choices=(4,)), 1)
 
 Side = Callable[[], float]
 
@@ -57,9 +57,9 @@ def random_rollout(spec: EnvSpec) -> Rollout:
         return torch.randn(ROWS, 1, *shape, generator=generator)
 
     if spec.action.kind == "discrete":
-        action = torch.randint(spec.action_dim, (ROWS, 1), generator=generator)
+        action = torch.randint(spec.action.num_outputs, (ROWS, 1), generator=generator)
     else:
-        action = normal(spec.action_dim).clamp(-1, 1)
+        action = normal(spec.action.num_outputs).clamp(-1, 1)
     ended = torch.rand(ROWS, 1, generator=generator) < 0.01
     obs, next_obs, reward = normal(spec.obs_dim), normal(spec.obs_dim), normal()
     return Rollout(obs, action, reward, ended, torch.zeros_like(ended), next_obs, reward)
@@ -77,8 +77,8 @@ def fill(replay: PlainReplay, rollout: Rollout) -> PlainReplay:
 def spaces(spec: EnvSpec) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Space[Any]]:
     obs_space = gymnasium.spaces.Box(-np.inf, np.inf, spec.obs_shape, np.float32)
     if spec.action.kind == "discrete":
-        return obs_space, gymnasium.spaces.Discrete(spec.action_dim)
-    return obs_space, gymnasium.spaces.Box(-1.0, 1.0, (spec.action_dim,), np.float32)
+        return obs_space, gymnasium.spaces.Discrete(spec.action.num_outputs)
+    return obs_space, gymnasium.spaces.Box(-1.0, 1.0, (spec.action.num_outputs,), np.float32)
 
 
 class Sized(gymnasium.Env[Any, Any]):
@@ -142,8 +142,8 @@ def follow(target: nn.Module, source: nn.Module) -> None:
 
 def plain_td3(spec: EnvSpec, batch_size: int, hidden: tuple[int, ...]) -> Callable[[int], None]:
     replay = plain_replay(spec)
-    actor = nn.Sequential(*plain_mlp(spec.obs_dim, *hidden, spec.action_dim), nn.Tanh())
-    critics = nn.ModuleList(plain_mlp(spec.obs_dim + spec.action_dim, *hidden, 1) for _ in range(2))
+    actor = nn.Sequential(*plain_mlp(spec.obs_dim, *hidden, spec.action.num_outputs), nn.Tanh())
+    critics = nn.ModuleList(plain_mlp(spec.obs_dim + spec.action.num_outputs, *hidden, 1) for _ in range(2))
     actor_target, critic_targets = deepcopy(actor), deepcopy(critics)
     critic_adam = torch.optim.Adam(critics.parameters(), lr=1e-3)
     actor_adam = torch.optim.Adam(actor.parameters(), lr=1e-3)
@@ -178,7 +178,7 @@ def plain_td3(spec: EnvSpec, batch_size: int, hidden: tuple[int, ...]) -> Callab
 
 def plain_dqn(spec: EnvSpec, batch_size: int, hidden: tuple[int, ...]) -> Callable[[int], None]:
     replay = plain_replay(spec)
-    net = plain_mlp(spec.obs_dim, *hidden, spec.action_dim)
+    net = plain_mlp(spec.obs_dim, *hidden, spec.action.num_outputs)
     net_target = deepcopy(net)
     adam = torch.optim.Adam(net.parameters(), lr=1e-3)
 
@@ -222,7 +222,7 @@ def dqn() -> list[Measurement]:
             timed(stable_baselines(DQN, spec, batch_size, policy_kwargs={"net_arch": list(hidden)}), 100),
             timed(plain_dqn(spec, batch_size, hidden), 100),
         ]
-        sizes = f"obs {spec.obs_dim}, {spec.action_dim} actions, batch {batch_size}, {hidden[0]}x{hidden[1]}"
+        sizes = f"obs {spec.obs_dim}, {spec.action.num_outputs} actions, batch {batch_size}, {hidden[0]}x{hidden[1]}"
         found += against_peers(f"DQN, {sizes}", sides)
     return found
 

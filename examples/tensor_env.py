@@ -18,7 +18,7 @@ class Reach(TensorEnv):
     """A point mass in the plane must stop at the origin; leaving the box ends the episode."""
 
     obs_dim = 4
-    action = ActionSpec("continuous", 2)
+    action = ActionSpec(dim=2)
     max_episode_steps = 40
 
     def initial(self, num_rows: int) -> Tensor:

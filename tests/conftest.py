@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import elegantrl
+from elegantrl import tree
 from elegantrl.cli.main import main
 from elegantrl.config import resolve as resolve_module
 from elegantrl.config.recipes import Recipe
@@ -90,7 +91,8 @@ def load_commit() -> Callable[[Path], dict[str, Any]]:
 
 def spec_of(kind: str, obs_dim: int = 3, action_dim: int = 2, num_envs: int = 1) -> EnvSpec:
     assert kind in ("discrete", "continuous")
-    return EnvSpec("Made", (obs_dim,), ActionSpec(kind, action_dim), num_envs)  # type: ignore[arg-type]
+    action = ActionSpec(choices=(action_dim,)) if kind == "discrete" else ActionSpec(dim=action_dim)
+    return EnvSpec("Made", (obs_dim,), action, num_envs)
 
 
 @pytest.fixture
@@ -114,10 +116,10 @@ def make_rollout() -> Callable[..., Rollout]:
         with torch.no_grad():
             draws = agent.policy.draw(steps, lanes, g)
             pairs = [agent.policy.explore(seen, draw) for seen, draw in zip(obs[:-1], draws, strict=True)]
-            action, out = (torch.stack(column) for column in zip(*pairs, strict=True))
-            logp = agent.policy.log_prob(out, action)
+            action, out = (tree.stack(column) for column in zip(*pairs, strict=True))
+            kept = agent.policy.kept(out, action)
         reward = torch.randn(steps, lanes, generator=g)
-        return Rollout(obs[:-1], action, reward, terminated, truncated, next_obs, logp)
+        return Rollout(obs[:-1], action, reward, terminated, truncated, next_obs, kept)
 
     return make
 

@@ -116,7 +116,7 @@ class Agent(nn.Module, ABC):
         """The policy of this kind with the config's network settings; it can be rebuilt anywhere from its spec."""
         c = self.config
         common = {"hidden": c.hidden, "activation": c.activation, "init": c.init, "normalize_obs": c.normalize_obs}
-        sizes = {"obs_dim": spec.obs_dim, "action_dim": spec.action_dim}
+        sizes = {"obs_dim": spec.obs_dim, "action_dim": spec.action.num_outputs}
         self.policy_spec = PolicySpec(kind, sizes | common | extra)
         return self.policy_spec.build().to(device)
 

@@ -36,14 +36,14 @@ class AgentDiscreteSAC(AgentSAC):
 
     def __init__(self, spec: EnvSpec, config: DiscreteSACConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        self.target_entropy = config.target_entropy_frac * math.log(spec.action_dim)
+        self.target_entropy = config.target_entropy_frac * math.log(spec.action.num_outputs)
 
     def make_policy(self, spec: EnvSpec, device: torch.device) -> Any:
         return self.build_policy("categorical", spec, device)
 
     def build_critic(self, spec: EnvSpec) -> Stack:
         c = self.config
-        sizes = (spec.obs_dim, *c.hidden, spec.action_dim)
+        sizes = (spec.obs_dim, *c.hidden, spec.action.num_outputs)
         return mlp(sizes, c.activation, init=c.init, num_members=c.num_critics, normed=c.layer_norm)  # -> [E, B, A]
 
     def draw_noise(self, batch: Transition) -> ActionNoise:

@@ -52,14 +52,8 @@ class HTerm(nn.Module):
     def __init__(self, config: HTermConfig, spec: EnvSpec, device: torch.device):
         super().__init__()
         shape = (config.h_windows, config.h_length)
-        discrete = spec.action.kind == "discrete"
         self.register_buffer("obs", torch.zeros(*shape, spec.obs_dim, device=device))
-        self.register_buffer(
-            "action",
-            torch.zeros(shape, dtype=torch.int64, device=device)
-            if discrete
-            else torch.zeros(*shape, spec.action_dim, device=device),
-        )
+        self.register_buffer("action", spec.action_leaf.zeros(*shape, device=device))
         self.register_buffer("weight", torch.zeros(shape, device=device))  # until there are windows, no energy
 
     def load(self, windows: Windows) -> None:

@@ -128,7 +128,7 @@ class AgentActorCritic(Agent):
 
     def build_critic(self, spec: EnvSpec) -> EnsembleCritic | Stack:
         c = self.config
-        sizes = (spec.obs_dim, spec.action_dim, c.hidden)
+        sizes = (spec.obs_dim, spec.action.num_outputs, c.hidden)
         return EnsembleCritic(*sizes, c.activation, c.num_critics, c.init, c.layer_norm)
 
     def update(self, batch: Transition) -> Metrics:

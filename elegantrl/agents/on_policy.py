@@ -127,7 +127,7 @@ class AgentOnPolicy(Agent):
         value_TN = self.values(r.obs)
         next_value_TN = self.next_values(r, value_TN)
         if self.config.vtrace:
-            log_ratio_TN = self.policy.dist(r.obs).log_prob(r.action) - r.logp
+            log_ratio_TN = self.policy.dist(r.obs).log_prob(r.action) - r.kept
             target_TN, advantage_TN = vtrace(
                 reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, log_ratio_TN, h.gamma, h.gae_lambda,
                 weigh_advantage=not self.ratio_in_loss,
@@ -138,7 +138,7 @@ class AgentOnPolicy(Agent):
         if self.config.normalize_advantage:
             mean, std = self.averaging.mean(advantage_TN), self.averaging.std(advantage_TN)
             advantage_TN = (advantage_TN - mean) / (std + 1e-8)
-        rows = Batch(r.obs, r.action, r.logp, advantage_TN, target_TN)
+        rows = Batch(r.obs, r.action, r.kept, advantage_TN, target_TN)
         return Batch(*(x.flatten(0, 1) for x in rows))
 
     def values(self, obs: Tensor) -> Tensor:

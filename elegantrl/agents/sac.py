@@ -34,7 +34,7 @@ class AgentSAC(AgentActorCritic):
         self.actor_step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
         self.log_alpha = nn.Parameter(torch.tensor(config.alpha_init, device=device).log())
         self.alpha_step = GradStep([self.log_alpha], self.hypers.lr)
-        self.target_entropy = config.target_entropy_per_dim * spec.action_dim
+        self.target_entropy = config.target_entropy_per_dim * spec.action.num_outputs
 
     def make_policy(self, spec: EnvSpec, device: torch.device) -> SquashedPolicy:
         return self.build_policy("squashed", spec, device, hold=self.config.warm_up_hold)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..config.resolve import env_name
 from ..envs import GymVecEnv, VecEnv, make_env
+from ..envs.vec_env import raise_faults
 from ..errors import ConfigError, SpecError, did_you_mean
 from .fields import UnknownField
 
@@ -196,7 +197,7 @@ class BuiltEnv:
         self.num_envs = self.env_num = spec.num_envs
         self.max_step = int(spec.max_episode_steps or origin.claims.get("max_step") or DEFAULT_MAX_STEP)
         self.state_dim = spec.obs_dim
-        self.action_dim = spec.action_dim
+        self.action_dim = spec.action.num_outputs
         self.if_discrete = spec.action.kind == "discrete"
         targets = (origin.claims.get("target_return"), getattr(raw, "target_return", None), spec.target_return)
         self.target_return = next((t for t in targets if t is not None and math.isfinite(t)), None)
@@ -240,7 +241,7 @@ class BuiltSingleEnv(BuiltEnv):
             raise ConfigError("an episode begins with reset(); call it before the first step and after done")
         dtype = torch.int64 if self.if_discrete else torch.float32
         x = torch.as_tensor(np.asarray(action)).to(self._vec.device, dtype)
-        step = self._vec.step(x.reshape(1) if self.if_discrete else x.reshape(1, -1))
+        step = raise_faults(self._vec, self._vec.step(x.reshape(1) if self.if_discrete else x.reshape(1, -1)))
         cut = bool(step.truncated)
         done = cut or bool(step.terminated)
         self._running = not done
@@ -254,7 +255,7 @@ class BuiltVecEnv(BuiltEnv):
         return self._reset(seed)
 
     def step(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-        step = self._vec.step(action)
+        step = raise_faults(self._vec, self._vec.step(action))
         info = {"TimeLimit.truncated": step.truncated, "next_state": step.next_obs}
         return step.obs, step.reward, step.terminated | step.truncated, info
 

@@ -26,7 +26,7 @@ class ReplayBuffer:
     ) -> None:  # fmt: skip
         if if_use_per:
             raise ConfigError("if_use_per=True is not available here; use elegantrl.data.prioritized")
-        action = ActionSpec("discrete" if if_discrete else "continuous", action_dim)
+        action = ActionSpec(choices=(action_dim,)) if if_discrete else ActionSpec(dim=action_dim)
         spec = EnvSpec("replay", (state_dim,), action, num_seqs)
         self.device = torch.device(device_of(gpu_id))
         self._ring = replay.ReplayBuffer(max_size * num_seqs, spec, self.device)
@@ -53,7 +53,6 @@ class ReplayBuffer:
                 terminated=~undones[:-1].bool(),
                 truncated=~unmasks[:-1].bool(),
                 next_obs=states[1:],
-                logp=rewards[:-1],  # not stored
             )
         )
 

@@ -127,7 +127,7 @@ class PrioritizedReplay(ReplayBuffer):
         self.least = least
         self.alpha = alpha
         self.beta = beta  # whoever trains raises it towards 1
-        self.tree = SumTree(self.reward.numel(), device)
+        self.tree = SumTree(self.terminated.numel(), device)
         self.max_priority = torch.ones((), device=device)
 
     @property
@@ -135,7 +135,7 @@ class PrioritizedReplay(ReplayBuffer):
         return super().num_bytes + self.tree.num_bytes
 
     def add(self, rollout: Rollout) -> None:
-        start, num_envs = self.head, self.reward.shape[1]
+        start, num_envs = self.head, self.terminated.shape[1]
         super().add(rollout)
         stop = start + min(rollout.reward.shape[0], self.num_rows)
         self.tree.fill(start * num_envs, min(stop, self.num_rows) * num_envs, self.max_priority)
@@ -145,7 +145,7 @@ class PrioritizedReplay(ReplayBuffer):
     def sample(self, batch_size: int, gamma: Tensor, n_step: int, generator: Generator) -> Transition:
         """A minibatch of n-step transitions with importance weights (N P(i)) ** -beta, the largest of them 1."""
         index_B = self.tree.sample(batch_size, generator)
-        batch = self.gather((index_B - self.oldest_place()) % self.reward.numel(), gamma, n_step)
+        batch = self.gather((index_B - self.oldest_place()) % self.terminated.numel(), gamma, n_step)
         priority_B = self.tree.leaves.index_select(0, index_B)
         # N and sum(p) are the same in all weights: division by the largest weight takes them out.
         share_B, least = priority_B, priority_B.amin()
@@ -166,19 +166,16 @@ class PrioritizedReplay(ReplayBuffer):
         self.tree.update(index_B, priority_B)
 
     def state_dict(self) -> State:
-        priority = self._priority_rows()[self._filled_rows()]  # oldest first, as all rows
+        priority = self._priority_rows()[self.filled_rows()]  # oldest first, as all rows
         return super().state_dict() | {"priority": priority, "max_priority": self.max_priority}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         device = self.reward.device
         priority = torch.zeros_like(self._priority_rows())
-        priority[self._filled_rows()] = state["priority"].to(device)
+        priority[self.filled_rows()] = state["priority"].to(device)
         self.tree.load(priority.view(-1))
         self.max_priority = state["max_priority"].to(device)
 
     def _priority_rows(self) -> Tensor:
         return self.tree.leaves.view(self.num_rows, -1)
-
-    def _filled_rows(self) -> Tensor:
-        return torch.arange(self.head - self.filled, self.head, device=self.reward.device) % self.num_rows

@@ -5,14 +5,17 @@ Axes: R rows of the ring, N lanes, B minibatch rows.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
+from .. import tree
 from ..errors import ConfigError
-from ..types import EnvSpec, Rollout, State, Transition
+from ..tree import Tree
+from ..types import EnvSpec, Leaf, Rollout, State, Transition, from_state, to_state
 
 FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
 
@@ -34,38 +37,28 @@ class ReplayBuffer:
                 f"agent.buffer_size={capacity} holds not even one row of env.num_envs={spec.num_envs}; raise it"
             )
         check_memory(capacity, spec, device, self.extra_bytes)
-        shape = (self.num_rows, spec.num_envs)
-        discrete = spec.action.kind == "discrete"
-        self.obs = torch.empty(*shape, spec.obs_dim, device=device)
-        self.next_obs = torch.empty_like(self.obs)
-        # int64 holds any number of choices.
-        self.action = (
-            torch.empty(shape, dtype=torch.int64, device=device)
-            if discrete
-            else torch.empty(*shape, spec.action_dim, device=device)
-        )
-        self.reward = torch.empty(shape, device=device)
-        self.terminated = torch.empty(shape, dtype=torch.bool, device=device)
-        self.truncated = torch.empty(shape, dtype=torch.bool, device=device)
+        ring = tree.map_leaves(lambda leaf: leaf.empty(self.num_rows, spec.num_envs, device=device), row_leaves(spec))
+        self.obs, self.action, self.reward, self.terminated, self.truncated, self.next_obs = ring
         self.head = 0  # the row written next
         self.filled = 0  # rows that hold data
 
     def __len__(self) -> int:
-        return self.filled * self.reward.shape[1]
+        return self.filled * self.terminated.shape[1]
 
     @property
     def num_bytes(self) -> int:
-        return sum(getattr(self, name).nbytes for name in FIELDS)
+        return sum(x.nbytes for name in FIELDS for x in tree.leaves(getattr(self, name)))
 
     def add(self, rollout: Rollout) -> None:
         """Append T rows for every lane; of a rollout longer than the ring only the newest rows stay."""
         num_new = min(rollout.reward.shape[0], self.num_rows)
         first = min(num_new, self.num_rows - self.head)  # rows that fit before the ring wraps
         for name in FIELDS:
-            ring, new = getattr(self, name), getattr(rollout, name)[-num_new:]
-            ring[self.head : self.head + first] = new[:first]
-            if first < num_new:
-                ring[: num_new - first] = new[first:]
+            for ring, new in zip(tree.leaves(getattr(self, name)), tree.leaves(getattr(rollout, name)), strict=True):
+                new = new[-num_new:]
+                ring[self.head : self.head + first] = new[:first]
+                if first < num_new:
+                    ring[: num_new - first] = new[first:]
         self.head = (self.head + num_new) % self.num_rows
         self.filled = min(self.filled + num_new, self.num_rows)
 
@@ -80,11 +73,7 @@ class ReplayBuffer:
         A return ends early at an episode's end and at the newest row; both bootstrap from the true successor with
         the discount of the steps really taken.
         """
-        num_places, num_envs = self.reward.numel(), self.reward.shape[1]
-
-        def pick(ring: Tensor, place_B: Tensor) -> Tensor:
-            return ring.flatten(0, 1).index_select(0, place_B)  # half the time of indexing with []
-
+        num_places, num_envs = self.terminated.numel(), self.terminated.shape[1]
         index_B = index_B + self.oldest_place()
         last_B = start_B = index_B % num_places
         reward_B = pick(self.reward, start_B)
@@ -94,20 +83,22 @@ class ReplayBuffer:
             ended_B = pick(self.terminated, last_B) | pick(self.truncated, last_B) | is_newest_B
             next_B = torch.where(ended_B, last_B, (index_B + k * num_envs) % num_places)
             # Once ended, last_B stays, so every later k sees the same flags and adds nothing.
-            reward_B = torch.where(ended_B, reward_B, reward_B + discount_B * pick(self.reward, next_B))
+            later_B = pick(self.reward, next_B)
+            longer_B = reward_B + tree.across(discount_B, later_B) * later_B
+            reward_B = torch.where(tree.across(ended_B, longer_B), reward_B, longer_B)
             discount_B = torch.where(ended_B, discount_B, discount_B * gamma)
             last_B = next_B
         return Transition(
-            obs=pick(self.obs, start_B),
+            obs=tree.map_leaves(partial(pick, place_B=start_B), self.obs),
             action=pick(self.action, start_B),
             reward=reward_B,
             discount=discount_B * ~pick(self.terminated, last_B),
-            next_obs=pick(self.next_obs, last_B),
+            next_obs=tree.map_leaves(partial(pick, place_B=last_B), self.next_obs),
         )
 
     def oldest_place(self) -> int:
         """Where the oldest row begins, counting single transitions."""
-        return (self.head - self.filled) % self.num_rows * self.reward.shape[1]
+        return (self.head - self.filled) % self.num_rows * self.terminated.shape[1]
 
     def truncate_newest(self, lanes: Tensor) -> None:
         """Mark the newest row of the given lanes [N] as cut, so that no return runs on into what comes next."""
@@ -117,20 +108,36 @@ class ReplayBuffer:
 
     def state_dict(self) -> State:
         """The filled rows, oldest first, and nothing that was never written."""
-        order = torch.arange(self.head - self.filled, self.head, device=self.reward.device) % self.num_rows
-        return {name: getattr(self, name)[order] for name in FIELDS} | {"head": self.head}
+        rows = {name: tree.rows(getattr(self, name), self.filled_rows()) for name in FIELDS}
+        return {name: to_state(part) for name, part in rows.items()} | {"head": self.head}
 
     def load_state_dict(self, state: State) -> None:
         self.filled, self.head = state["reward"].shape[0], state["head"]
-        order = torch.arange(self.head - self.filled, self.head, device=self.reward.device) % self.num_rows
+        order = self.filled_rows()
         for name in FIELDS:
-            getattr(self, name)[order] = state[name].to(self.reward.device)
+            saved = tree.leaves(from_state(state[name]))
+            for ring, rows in zip(tree.leaves(getattr(self, name)), saved, strict=True):
+                ring[order] = rows.to(ring.device)
+
+    def filled_rows(self) -> Tensor:
+        """The rows that hold data, oldest first."""
+        return torch.arange(self.head - self.filled, self.head, device=self.reward.device) % self.num_rows
+
+
+def row_leaves(spec: EnvSpec) -> tuple[Tree, ...]:
+    """What is stored of one step of one lane, in the order of ``FIELDS``."""
+    flag = Leaf((), "bool")
+    return spec.obs, spec.action_leaf, spec.reward_leaf, flag, flag, spec.obs
+
+
+def pick(ring: Tensor, place_B: Tensor) -> Tensor:
+    """Rows [B, ...] of a ring [R, N, ...] by place ``row * N + lane``."""
+    return ring.flatten(0, 1).index_select(0, place_B)  # half the time of indexing with []
 
 
 def check_memory(capacity: int, spec: EnvSpec, device: torch.device, extra_bytes: int = 0) -> None:
     """Refuse a buffer that cannot fit before the first step instead of failing hours later."""
-    action_bytes = 8 if spec.action.kind == "discrete" else 4 * spec.action_dim
-    needed = capacity * (2 * 4 * spec.obs_dim + action_bytes + 4 + 2 + extra_bytes)
+    needed = capacity * (sum(leaf.num_bytes for leaf in tree.leaves(row_leaves(spec))) + extra_bytes)
     free = available_bytes(device)
     if free is not None and needed > free:
         raise ConfigError(

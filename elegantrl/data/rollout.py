@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
+from .. import tree
 from ..types import Fragment, Rollout
 
 
@@ -17,4 +16,6 @@ def join_fragments(fragments: Sequence[Fragment]) -> Rollout:
     if len(fragments) == 1:
         return fragments[0].rollout
     ordered = sorted(fragments, key=lambda f: f.slot_group)
-    return Rollout(*(torch.cat(parts, dim=1) for parts in zip(*(f.rollout for f in ordered), strict=True)))
+    rollouts = [fragment.rollout for fragment in ordered]
+    carry = tree.cat([rollout.carry for rollout in rollouts])  # has no axis T
+    return tree.cat([rollout._replace(carry=()) for rollout in rollouts], dim=1)._replace(carry=carry)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import tree
 from ..types import Windows
 from .replay import ReplayBuffer
 
@@ -24,10 +25,10 @@ class TrajectoryStore(ReplayBuffer):
         No window crosses the end of an episode; it may end with one.
         """
         num_starts = self.filled - length + 1
-        if num_starts < 1 or len(self) < min(MIN_STEPS, self.num_rows * self.reward.shape[1]):
+        if num_starts < 1 or len(self) < min(MIN_STEPS, self.num_rows * self.terminated.shape[1]):
             return None
-        device, num_envs = self.reward.device, self.reward.shape[1]
-        age_F = torch.arange(self.head - self.filled, self.head, device=device) % self.num_rows  # oldest first
+        device, num_envs = self.reward.device, self.terminated.shape[1]
+        age_F = self.filled_rows()
         discount_K = gamma ** torch.arange(1, length + 1, device=device)
         return_WN = self.reward[age_F].unfold(0, length, 1) @ discount_K
         ended_WNK = (self.terminated | self.truncated)[age_F].unfold(0, length, 1)
@@ -42,7 +43,7 @@ class TrajectoryStore(ReplayBuffer):
         lane_LK = lane_L.unsqueeze(-1)
         valid_LK = (best > -torch.inf).unsqueeze(-1)
         weight_LK = discount_K * scale_to_unit(self.reward[row_LK, lane_LK], valid_LK) * valid_LK
-        return Windows(self.obs[row_LK, lane_LK], self.action[row_LK, lane_LK], weight_LK)
+        return Windows(tree.rows(self.obs, (row_LK, lane_LK)), self.action[row_LK, lane_LK], weight_LK)
 
 
 def scale_to_unit(reward_LK: Tensor, valid_LK: Tensor) -> Tensor:

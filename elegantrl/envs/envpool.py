@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import ConfigError, SpecError
 from ..rng import derive_seed
-from ..types import EnvSpec, State, Step
+from ..types import EnvSpec, Leaf, State, Step
 from .hints import suggest
 from .spaces import ActionCodec, ObsCodec, to_device
 from .vec_env import Exactness, VecEnv
@@ -57,7 +57,7 @@ class EnvPoolVecEnv(VecEnv):
         self._action = ActionCodec(name, action_space, num_envs)
         self.spec = EnvSpec(
             name=name,
-            obs_shape=(self._obs.dim,),
+            obs=Leaf((self._obs.dim,)),
             action=self._action.spec,
             num_envs=num_envs,
             max_episode_steps=pool_spec.config.max_episode_steps,

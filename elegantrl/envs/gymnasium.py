@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, RoleError, SpecError, in_words, innermost_line
 from ..rng import derive_seed
-from ..types import EnvSpec, Fault, State, Step
+from ..types import EnvSpec, Fault, Leaf, State, Step
 from .spaces import ActionCodec, ObsCodec, to_device
 from .vec_env import Exactness, VecEnv
 
@@ -51,7 +51,7 @@ class GymVecEnv(VecEnv):
         self._action = ActionCodec(name, first.action_space, len(self.envs))
         self.spec = EnvSpec(
             name=name,
-            obs_shape=(self._obs.dim,),
+            obs=Leaf((self._obs.dim,)),
             action=self._action.spec,
             num_envs=len(self.envs),
             max_episode_steps=gym_spec.max_episode_steps if gym_spec else getattr(first, "max_step", None),
@@ -71,6 +71,7 @@ class GymVecEnv(VecEnv):
         self._episode = [0] * self.spec.num_envs
         self._started = [0] * self.spec.num_envs
         self._frame: Any = None  # what each lane saw last, as its environment gave it
+        self._faults: list[Fault] = []
 
     def reset(self, seed: int) -> Tensor:
         self._restart(seed)
@@ -97,18 +98,25 @@ class GymVecEnv(VecEnv):
                     ended[lane] = bool(over)
             except Exception as error:
                 told = self._misfit(result, error)
-                if self.faults is None or isinstance(error, SpecError):
+                if isinstance(error, SpecError):
                     raise told from error.__cause__
-                self.faults.append(_fault(lane, told))
+                self._faults.append(_fault(lane, told))
                 frame[lane], reward[lane], ended[lane] = self._frame[lane], 0.0, False
         next_obs = self._see(frame)
         tensor = self._tensor
         if not ended:  # as most steps: nothing to begin, and the flags need not be made anew
-            return Step(next_obs, tensor(reward), self._nowhere, self._nowhere, next_obs)
+            return Step(next_obs, tensor(reward), self._nowhere, self._nowhere, next_obs, self._take_faults())
         terminated, truncated = np.zeros((2, num_envs), dtype=np.bool_)
         for lane, over in ended.items():
             (terminated if over else truncated)[lane] = True
-        return Step(self._begin_next(list(ended)), tensor(reward), tensor(terminated), tensor(truncated), next_obs)
+        obs, flags = self._begin_next(list(ended)), (tensor(terminated), tensor(truncated))
+        return Step(obs, tensor(reward), *flags, next_obs, self._take_faults())
+
+    def _take_faults(self) -> tuple[Fault, ...]:
+        """The faults since the last step; those of ``reset_lanes`` are among them."""
+        faults = tuple(self._faults)
+        self._faults.clear()
+        return faults
 
     def reset_lanes(self, lanes: Tensor) -> Tensor:
         return self._begin_next(lanes.nonzero().squeeze(1).tolist())
@@ -130,10 +138,8 @@ class GymVecEnv(VecEnv):
             try:
                 return self._begin(lane)
             except SpecError as error:
-                if self.faults is None:
-                    raise
                 fault = _fault(lane, error.__cause__ or error)
-                self.faults.append(fault)
+                self._faults.append(fault)
         raise RoleError(
             f"environment {self.spec.name!r}: {MAX_RESETS} resets in a row failed, the last with {fault.what}"
             f" ({fault.where})"
@@ -264,7 +270,7 @@ class GymVecEnv(VecEnv):
 
 def _fault(lane: int, error: BaseException) -> Fault:
     trace = "".join(traceback.format_exception(error))
-    return Fault(lane, in_words(error), innermost_line(error), trace=trace)
+    return Fault(lane, in_words(error), innermost_line(error), trace=trace, is_breach=isinstance(error, SpecError))
 
 
 def lanes_of(env: Any, num_envs: int, name: str) -> list[Any]:

@@ -89,13 +89,13 @@ class ActionCodec:
         self.name = name
         self.num_envs = num_envs
         if isinstance(space, spaces.Discrete):
-            self.spec = ActionSpec("discrete", int(space.n))
+            self.spec = ActionSpec(choices=(int(space.n),))
             self._start = int(space.start)
             self.dtype: np.dtype[Any] = np.dtype(np.int64)
             self._shape: tuple[int, ...] = (num_envs,)
             self.decode: Callable[[Tensor], Array] = self._decode_choice
         elif isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
-            self.spec = ActionSpec("continuous", math.prod(space.shape))
+            self.spec = ActionSpec(dim=math.prod(space.shape))
             self.dtype = space.dtype
             self._shape = (num_envs, self.spec.dim)
             self._batch_shape = (num_envs, *space.shape)

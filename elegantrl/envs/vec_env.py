@@ -12,9 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..errors import SpecError
+from .. import tree
+from ..errors import RoleError, SpecError
 from ..rng import torch_stream
-from ..types import EnvSpec, Fault, State, Step
+from ..tree import Tree
+from ..types import EnvSpec, Leaf, State, Step
 
 log = logging.getLogger(__name__)
 
@@ -26,30 +28,27 @@ class VecEnv(ABC):
     """N environments that step together and reset by themselves.
 
     Every tensor lives on ``device``. An episode that ends is reset within the same step: ``Step.obs`` is then the first
-    observation of the next episode and ``Step.next_obs`` the last one of the old. Seeds go in through ``reset``; an
+    observation of the next episode and ``Step.next_obs`` the last one of the old. Where lanes can be treated alone, a
+    lane that fails does not fail the others: it is reset and ``Step.faults`` says so. Seeds go in through ``reset``; an
     implementation draws from streams of its own and never from a global generator.
     """
 
     spec: EnvSpec
     device: torch.device
-    faults: list[Fault] | None = None
-    """Set to a list, an environment whose lanes can be treated alone raises nothing in ``step``: a lane that fails is
-    reset, its episode ends as truncated with reward 0 and the last observation as successor, and its fault is noted
-    here for whoever steps to take away."""
 
     @abstractmethod
-    def reset(self, seed: int) -> Tensor:
-        """Start all lanes anew, deterministically; return the first observations [N, O]."""
+    def reset(self, seed: int) -> Tree:
+        """Start all lanes anew, deterministically; return the first observations [N, ...]."""
 
     @abstractmethod
     def step(self, action: Tensor) -> Step:
-        """Take one action per lane: int64 [N] for discrete spaces, float32 [N, A] for continuous ones.
+        """Take one action per lane, of the shape and type of ``spec.action_leaf`` behind the axis N.
 
         Continuous actions mean [-1, 1]; values outside are clipped, since a Gaussian policy may exceed them.
         """
 
-    def reset_lanes(self, lanes: Tensor) -> Tensor | None:
-        """Begin new episodes where ``lanes`` [N] is true; return the observations [N, O] the policy sees now.
+    def reset_lanes(self, lanes: Tensor) -> Tree | None:
+        """Begin new episodes where ``lanes`` [N] is true; return the observations [N, ...] the policy sees now.
 
         None if lanes cannot be treated alone.
         """
@@ -60,8 +59,8 @@ class VecEnv(ABC):
         """Everything needed to continue; ``load_state_dict`` on a fresh instance must reproduce the next steps."""
 
     @abstractmethod
-    def load_state_dict(self, state: State) -> Tensor:
-        """Continue from ``state``; return the observations [N, O] the policy sees now."""
+    def load_state_dict(self, state: State) -> Tree:
+        """Continue from ``state``; return the observations [N, ...] the policy sees now."""
 
     @property
     def exactness(self) -> Exactness:
@@ -77,31 +76,43 @@ def try_one_step(env: VecEnv) -> None:
     env.reset(0)
     (action,) = _random_actions(env.spec, 0, 1, env.device)
     try:
-        env.step(action)
+        step = env.step(action)
     except SpecError:
         raise
     except Exception:
         log.debug("environment %r fails at its first step", env.spec.name, exc_info=True)
+    else:
+        for fault in step.faults:
+            if fault.is_breach:
+                raise SpecError(fault.what.removeprefix("SpecError: "))
+
+
+def raise_faults(env: VecEnv, step: Step) -> Step:
+    """``step`` itself, or the first of its faults as an error, for callers that cannot go on after one."""
+    for fault in step.faults:
+        kind = SpecError if fault.is_breach else RoleError
+        raise kind(f"environment {env.spec.name!r} failed in lane {fault.lane}: {fault.what} ({fault.where})")
+    return step
 
 
 def check_env(env: VecEnv, seed: int = 0, steps: int = 200) -> None:
     """Take ``steps`` random actions and raise ``SpecError`` at the first breach of the contract."""
     actions = _random_actions(env.spec, seed, steps, env.device)
     obs = env.reset(seed)
-    _check_tensor(env, "reset observation", obs, torch.float32, (env.spec.num_envs, env.spec.obs_dim))
-    first = obs.clone()
+    _check_obs(env, "reset observation", obs)
+    first = _copy(obs)
     history, copies = [], []
     for action in actions:
         step = env.step(action)
         _check_step(env, step)
         history.append(step)
-        copies.append(Step(*(field.clone() for field in step)))
-    _require(env, torch.equal(obs, first), "reset observation", "never written to again", "other values after a step")
+        copies.append(_copy(step._replace(faults=())))
+    _require(env, _equal(obs, first), "reset observation", "never written to again", "other values after a step")
     for step, copy in zip(history, copies, strict=True):
         _check_same(env, step, copy, "never written to again")
     _check_ends_differ(env, history)
 
-    _require(env, torch.equal(env.reset(seed), first), "reset observation", "equal under the same seed", "other values")
+    _require(env, _equal(env.reset(seed), first), "reset observation", "equal under the same seed", "other values")
     half = steps // 2
     for action, step in zip(actions[:half], history, strict=False):
         _check_same(env, env.step(action), step, "equal under the same seed and actions")
@@ -110,11 +121,9 @@ def check_env(env: VecEnv, seed: int = 0, steps: int = 200) -> None:
 
 def _random_actions(spec: EnvSpec, seed: int, steps: int, device: torch.device) -> list[Tensor]:
     generator = torch_stream(seed, "check_env")
-    if spec.action.kind == "discrete":
-        actions = torch.randint(spec.action.dim, (steps, spec.num_envs), generator=generator)
-    else:
-        # A little beyond [-1, 1], as a Gaussian policy would go.
-        actions = torch.rand(steps, spec.num_envs, spec.action.dim, generator=generator) * 2.4 - 1.2
+    actions = spec.action.random((steps, spec.num_envs, *spec.team), generator)
+    if spec.action.kind == "continuous":
+        actions *= 1.2  # a little beyond [-1, 1], as a Gaussian policy goes
     return list(actions.to(device))
 
 
@@ -123,40 +132,58 @@ def _require(env: VecEnv, holds: bool, field: str, expected: str, got: str) -> N
         raise SpecError(f"environment {env.spec.name!r}: {field} is expected to be {expected}, got {got}")
 
 
-def _check_tensor(env: VecEnv, field: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def _check_obs(env: VecEnv, field: str, obs: Any) -> None:
+    """Refuse an observation whose tree, shapes or types are not those of the spec."""
+    expected, found = tree.named_leaves(env.spec.obs), tree.named_leaves(obs)
+    _require(env, list(expected) == list(found), field, f"a tree of {list(expected)}", str(list(found)))
+    for path, leaf in expected.items():
+        _check_tensor(env, f"{field} {path}".strip(), found[path], leaf)
+
+
+def _check_tensor(env: VecEnv, field: str, value: Any, leaf: Leaf) -> None:
+    shape = (env.spec.num_envs, *leaf.shape)
     _require(env, isinstance(value, Tensor), field, "a tensor", type(value).__name__)
-    _require(env, value.dtype == dtype, field, str(dtype), str(value.dtype))
+    _require(env, value.dtype == leaf.torch_dtype, field, str(leaf.torch_dtype), str(value.dtype))
     _require(env, value.shape == shape, field, f"of shape {shape}", str(tuple(value.shape)))
     _require(env, value.device.type == env.device.type, field, f"on {env.device}", str(value.device))
     _require(env, bool(torch.isfinite(value).all()), field, "finite", "NaN or infinity")
 
 
 def _check_step(env: VecEnv, step: Step) -> None:
-    lanes = (env.spec.num_envs,)
-    obs_shape = (env.spec.num_envs, env.spec.obs_dim)
-    _check_tensor(env, "obs", step.obs, torch.float32, obs_shape)
-    _check_tensor(env, "reward", step.reward, torch.float32, lanes)
-    _check_tensor(env, "terminated", step.terminated, torch.bool, lanes)
-    _check_tensor(env, "truncated", step.truncated, torch.bool, lanes)
-    _check_tensor(env, "next_obs", step.next_obs, torch.float32, obs_shape)
+    for fault in step.faults:
+        _require(env, False, "step", "free of faults", f"{fault.what} in lane {fault.lane} ({fault.where})")
+    _check_obs(env, "obs", step.obs)
+    _check_tensor(env, "reward", step.reward, env.spec.reward_leaf)
+    _check_tensor(env, "terminated", step.terminated, Leaf((), "bool"))
+    _check_tensor(env, "truncated", step.truncated, Leaf((), "bool"))
+    _check_obs(env, "next_obs", step.next_obs)
     both = bool((step.terminated & step.truncated).any())
     _require(env, not both, "truncated", "false where terminated is true", "both true")
     going = ~(step.terminated | step.truncated)
-    same = torch.equal(step.obs[going], step.next_obs[going])
+    same = _equal(tree.rows(step.obs, going), tree.rows(step.next_obs, going))
     _require(env, same, "next_obs", "equal to obs where no episode ended", "other values")
 
 
 def _check_same(env: VecEnv, step: Step, other: Step, expected: str) -> None:
     for field, ours, theirs in zip(Step._fields, step, other, strict=True):
-        _require(env, torch.equal(ours, theirs), field, expected, "other values")
+        _require(env, field == "faults" or _equal(ours, theirs), field, expected, "other values")
+
+
+def _equal(obs: Any, other: Any) -> bool:
+    pairs = zip(tree.leaves(obs), tree.leaves(other), strict=True)
+    return all(torch.equal(x, y) for x, y in pairs)
+
+
+def _copy(obs: Any) -> Any:
+    return tree.map_leaves(torch.clone, obs)
 
 
 def _check_ends_differ(env: VecEnv, history: list[Step]) -> None:
     """A successor that always equals the next episode's first observation was taken after the reset."""
     ended = [(step, step.terminated | step.truncated) for step in history]
-    pairs = [(step.obs[done], step.next_obs[done]) for step, done in ended if done.any()]
-    varies = any(not torch.equal(step.next_obs, history[0].next_obs) for step in history)
-    differs = any(not torch.equal(obs, next_obs) for obs, next_obs in pairs)
+    pairs = [(tree.rows(step.obs, done), tree.rows(step.next_obs, done)) for step, done in ended if done.any()]
+    varies = any(not _equal(step.next_obs, history[0].next_obs) for step in history)
+    differs = any(not _equal(obs, next_obs) for obs, next_obs in pairs)
     _require(
         env,
         differs or not pairs or not varies,
@@ -178,8 +205,8 @@ def _check_state(env: VecEnv, actions: list[Tensor]) -> None:
         obs = env.load_state_dict(state)
         expected = [env.step(action) for action in actions]
         again = env.load_state_dict(state)
-        _require(env, torch.equal(obs, again), "load_state_dict", "deterministic", "other observations")
-    _check_tensor(env, "observation after load_state_dict", obs, torch.float32, (env.spec.num_envs, env.spec.obs_dim))
+        _require(env, _equal(obs, again), "load_state_dict", "deterministic", "other observations")
+    _check_obs(env, "observation after load_state_dict", obs)
     kept = env.exactness != "episode" or not exact
     _require(env, kept, "exactness", "what it was before load_state_dict", env.exactness)
     for action, step in zip(actions, expected, strict=True):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, SpecError
 from ..rng import derive_seed
-from ..types import EnvSpec, State, Step
+from ..types import EnvSpec, Leaf, State, Step
 from .spaces import ActionCodec, Array, ObsCodec, to_device
 from .vec_env import Exactness, VecEnv
 
@@ -35,7 +35,7 @@ class GymVectorVecEnv(VecEnv):
         self._action = ActionCodec(name, env.single_action_space, env.num_envs)
         self.spec = EnvSpec(
             name=name,
-            obs_shape=(self._obs.dim,),
+            obs=Leaf((self._obs.dim,)),
             action=self._action.spec,
             num_envs=env.num_envs,
             max_episode_steps=gym_spec.max_episode_steps if gym_spec else None,
@@ -156,7 +156,7 @@ class VectorEntryEnv(VecEnv):
         self._action = ActionCodec(name, self.env.single_action_space, num_envs)
         self.spec = EnvSpec(
             name=name,
-            obs_shape=(4,),
+            obs=Leaf((4,)),
             action=self._action.spec,
             num_envs=num_envs,
             max_episode_steps=max_episode_steps,

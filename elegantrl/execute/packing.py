@@ -1,12 +1,12 @@
-"""Values as bytes: a short body, and a stretch of memory in which the big tensors and arrays lie.
+"""Values as bytes: a short body, and a stretch of memory that holds the big tensors and arrays.
 
-Whoever takes a message was busy with something else or asleep, and all caches are cold: what costs time is not the
-bytes but every new piece of code that runs. So what is sent all the time (fragments, weights, calls with a few numbers)
-is taken apart into numbers and strings for marshal, a third of pickle's work, and tensors come to life through NumPy,
-which has the shortest way to a view with a shape. Everything else is pickled with its arrays set aside (protocol 5).
+The receiver of a message was busy or asleep and its caches are cold: what costs time is not the bytes but every new
+piece of code that runs. Values that are made of numbers, strings, tensors, arrays, lists, tuples and named tuples are
+therefore written by marshal, which takes a third of pickle's time, and their tensors are rebuilt through NumPy, whose
+way to a view with a shape is the shortest. Everything else is pickled with its arrays set aside (protocol 5).
 
-Pickle runs code of the sender's choosing. It is used here only between a process and the children it started, over
-pipes that nobody else can open.
+Pickle runs code of the sender's choosing, and a body may name a class. Both are used only between a process and the
+children it started, over pipes that no other process can open.
 """
 
 from __future__ import annotations
@@ -14,27 +14,30 @@ from __future__ import annotations
 import io
 import marshal
 import pickle
+from functools import cache
+from importlib import import_module
 from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..types import Episodes, Fault, Fragment, Rollout, Weights
-
 ALIGN_BYTES = 64  # where torch's own allocator puts tensors: kernels then round as they do elsewhere
 INSIDE_BYTES = 2048
 """Arrays below this size stay inside the body."""
 
-PICKLED, PLAIN, WEIGHTS, FRAGMENTS = range(4)
+PICKLED, PLAIN, TREE = range(3)
 """Forms of a body."""
-PLAIN_DEPTH = 5
-"""How deep values are looked through for anything but numbers and strings; calls are four deep."""
+MAX_DEPTH = 12
+"""Deeper values, and those that contain themselves, are left to pickle."""
 
 DTYPES = tuple(map(np.dtype, "?bBhHiIlLefdFD"))
-ROLLOUT_SIZE = len(Rollout._fields)
-FLOAT64, INT64 = np.dtype(np.float64), np.dtype(np.int64)
+DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
+SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+ARRAY, TENSOR, TUPLE = range(3)
+"""Marks of what stands for an array, a tensor and a tuple; a named tuple is marked by the name of its class."""
 KNOWN_TO_NUMPY = {
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
@@ -62,20 +65,20 @@ class Cargo:
 
 def pack(value: Any) -> tuple[int, bytes, Cargo]:
     """The form of a value, its body, and what goes with it."""
-    form, plain, tensors = take_apart(value)
-    if form == PICKLED or not all(is_numpys(x) for x in tensors):
+    if is_plain(value):
+        return PLAIN, marshal.dumps(value), Cargo()
+    cargo = Cargo()
+    try:
+        skeleton = take_apart(value, cargo, MAX_DEPTH)
+    except Unfit:
         packer = Packer()
         packer.dump(value)
         return PICKLED, packer.stream.getvalue(), packer.cargo
-    cargo, places = Cargo(), []
-    for tensor in tensors:
-        x = contiguous(tensor)
-        places.append((x.shape, DTYPES.index(x.dtype), cargo.add(x)[0]))
     inside = bytearray(cargo.size if cargo.size < INSIDE_BYTES else 0)
     if inside:
         cargo.load_into(memoryview(inside))
         cargo = Cargo()
-    return form, marshal.dumps((plain, places, inside)), cargo
+    return TREE, marshal.dumps((skeleton, inside)), cargo
 
 
 def unpack(form: int, body: bytes | memoryview, raw: Any) -> Any:
@@ -84,54 +87,79 @@ def unpack(form: int, body: bytes | memoryview, raw: Any) -> Any:
         unpickler = pickle.Unpickler(io.BytesIO(body), buffers=repeat(raw))  # all of it, for arrays to find their place
         unpickler.persistent_load = BY_NUMBER.__getitem__  # type: ignore[method-assign]
         return unpickler.load()
-    plain, places, inside = marshal.loads(body)
-    raw = bytearray(inside) if inside else raw
-    tensors = [torch.from_numpy(np.ndarray(shape, DTYPES[dtype], raw, start)) for shape, dtype, start in places]
-    if form == FRAGMENTS:
-        return put_together(plain, tensors)
-    return Weights(plain, *tensors) if form == WEIGHTS else plain
+    value = marshal.loads(body)
+    if form == PLAIN:
+        return value
+    skeleton, inside = value
+    return put_together(skeleton, bytearray(inside) if inside else raw)
 
 
 # ---- what is sent all the time
 
 
-def take_apart(value: Any) -> tuple[int, Any, list[Tensor]]:
-    """The form of a value, what marshal keeps of it, and its tensors."""
-    if type(value) is Weights:
-        return WEIGHTS, int(value.version), [value.flat]
-    if type(value) is list and value and all(type(x) is Fragment for x in value):
-        return FRAGMENTS, [plain_fragment(x) for x in value], [x for fragment in value for x in fragment.rollout]
-    return PLAIN if is_plain(value) else PICKLED, value, []
+class Unfit(Exception):
+    """A value that only pickle can write."""
 
 
-def plain_fragment(fragment: Fragment) -> tuple[Any, ...]:
-    group, seq, version, _, (returns, lengths), faults, lost = fragment
-    ended = len(returns), returns.astype(FLOAT64).tobytes(), lengths.astype(INT64).tobytes()
-    told = [(int(x.lane), str(x.what), str(x.where), int(x.step), str(x.trace)) for x in faults]
-    return int(group), int(seq), int(version), *ended, told, int(lost)
+def take_apart(value: Any, cargo: Cargo, depth: int) -> Any:
+    """A value as marshal writes it, with its tensors and arrays in ``cargo``."""
+    kind = type(value)
+    if kind in SCALARS:
+        return value
+    if kind is Tensor:
+        if not (value.is_cpu and value.dtype in KNOWN_TO_NUMPY):
+            raise Unfit
+        x = contiguous(value)
+        return TENSOR, x.shape, DTYPE_NUMBERS[x.dtype], cargo.add(x)[0]
+    if depth == 0:
+        raise Unfit
+    if kind is list:
+        return [take_apart(part, cargo, depth - 1) for part in value]
+    if issubclass(kind, tuple):
+        mark = TUPLE if kind is tuple else name_of(kind)
+        return mark, *[take_apart(part, cargo, depth - 1) for part in value]
+    if kind is np.ndarray and value.dtype in DTYPE_NUMBERS and value.flags.c_contiguous:
+        return ARRAY, value.shape, DTYPE_NUMBERS[value.dtype], cargo.add(value)[0]
+    raise Unfit
 
 
-def put_together(plain: list[Any], tensors: list[Tensor]) -> list[Fragment]:
-    fragments, make = [], tuple.__new__  # the constructor of a named tuple is in Python
-    for group, seq, version, count, returns, lengths, faults, lost in plain:
-        rollout, tensors = make(Rollout, tensors[:ROLLOUT_SIZE]), tensors[ROLLOUT_SIZE:]
-        ended = np.ndarray(count, FLOAT64, bytearray(returns)), np.ndarray(count, INT64, bytearray(lengths))
-        told = tuple([Fault(*fault) for fault in faults]) if faults else ()
-        fragments.append(make(Fragment, (group, seq, version, rollout, make(Episodes, ended), told, lost)))
-    return fragments
+def put_together(skeleton: Any, raw: Any) -> Any:
+    """The value of a skeleton, whose arrays lie in ``raw``."""
+    kind = type(skeleton)
+    if kind is list:
+        return [put_together(part, raw) for part in skeleton]
+    if kind is not tuple:
+        return skeleton
+    mark = skeleton[0]
+    if mark in (TENSOR, ARRAY):
+        _, shape, dtype, start = skeleton
+        x = np.ndarray(shape, DTYPES[dtype], raw, start)
+        return torch.from_numpy(x) if mark == TENSOR else x
+    parts = [put_together(part, raw) for part in skeleton[1:]]
+    return tuple(parts) if mark == TUPLE else tuple.__new__(class_of(mark), parts)  # its constructor is in Python
 
 
-def is_plain(value: Any, depth: int = PLAIN_DEPTH) -> bool:
-    """Whether marshal gives it back as it was: of others it keeps the bytes without saying so."""
+@cache
+def name_of(kind: type) -> str:
+    """``module:Class`` of a named tuple that a receiver can import."""
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if not hasattr(kind, "_fields") or kind.__module__ == "__main__" or "<" in name or class_of(name) is not kind:
+        raise Unfit
+    return name
+
+
+@cache
+def class_of(name: str) -> Any:
+    module, _, path = name.partition(":")
+    return attrgetter(path)(import_module(module))
+
+
+def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether marshal alone gives it back as it was: of other types it keeps the bytes without an error."""
     kind = type(value)
     if kind is list or kind is tuple:
         return depth > 0 and all(is_plain(x, depth - 1) for x in value)
-    return value is None or kind in (bool, int, float, str, bytes)
-
-
-def is_numpys(x: Any) -> bool:
-    """Whether NumPy has a name for a tensor, and it need not come from another device."""
-    return type(x) is Tensor and x.is_cpu and x.dtype in KNOWN_TO_NUMPY
+    return kind in SCALARS
 
 
 # ---- everything else

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..envs.vec_env import VecEnv
+from ..envs.vec_env import VecEnv, raise_faults
 from ..errors import NonFinite
 from ..nets.policies import FlatPolicy, PolicySpec
 from ..types import Weights
@@ -67,8 +67,9 @@ class Evaluator:
             if not running.any():  # one host read per step; evaluation is not the hot path
                 break
             action = policy.act(obs)
-            step = self.env.step(action)
-            total += step.reward * running
+            step = raise_faults(self.env, self.env.step(action))
+            reward = step.reward if step.reward.dim() == 1 else step.reward.mean(-1)  # of a team
+            total += reward * running
             running &= ~(step.terminated | step.truncated)
             obs = step.obs
         returns = tuple(total.tolist())

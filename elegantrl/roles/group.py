@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import tree
 from ..envs.vec_env import VecEnv
 from ..errors import NonFinite
 from ..nets.policies import FlatPolicy, Policy, PolicySpec
 from ..rng import derive_seed, torch_stream
-from ..types import Episodes, Fault, Fragment, Rollout, State, Weights
+from ..tree import Tree
+from ..types import Episodes, Fault, Fragment, Rollout, State, Weights, from_state, to_state
 
 NO_EPISODES = Episodes(np.empty(0), np.empty(0, dtype=np.int64))
 
@@ -46,7 +48,6 @@ class GroupActor:
         # Return and length of each open episode.
         self.open_return = np.zeros(env.spec.num_envs)
         self.open_length = np.zeros(env.spec.num_envs, dtype=np.int64)
-        env.faults = []  # only now: what fails before the first step is refused
 
     def exactness(self) -> str:
         """What a resume restores of this worker's open episodes."""
@@ -74,14 +75,14 @@ class GroupActor:
                 )
             # What an environment raises when it is acted in by a NaN is no further fault.
             faults += [fault for fault in raised if not lanes[fault.lane]] + [nonfinite]
-        address, lost = (self.slot_group, seq, weights.version), rejected * rollout.reward.numel()
+        address, lost = (self.slot_group, seq, weights.version), rejected * rollout.num_steps
         return Fragment(*address, rollout, self.finished_episodes(rollout), (*faults, *raised), lost)
 
     def roll_out(self, policy: Policy, horizon: int) -> tuple[Rollout, list[Fault]]:
         """The next steps of every lane, and what was raised in them."""
         env, generator = self.env, self.generator
         obs = self.obs
-        rows: list[tuple[Tensor, ...]] = []
+        rows: list[tuple[Tree, ...]] = []
         raised: list[Fault] = []
         with torch.inference_mode():  # a tenth faster than no_grad; what is stacked outside are ordinary tensors again
             # Nothing but the actions is computed step by step: between two steps of an environment each of torch's
@@ -89,17 +90,15 @@ class GroupActor:
             for draw in self.policy.draw(horizon, env.spec.num_envs, generator):
                 action, out = self.policy.explore(obs, draw)
                 step = env.step(action)
-                if env.faults:
-                    raised += [fault._replace(step=len(rows)) for fault in env.faults]
-                    env.faults.clear()
+                if step.faults:
+                    raised += [fault._replace(step=len(rows)) for fault in step.faults]
                 rows.append((obs, action, step.reward, step.terminated, step.truncated, step.next_obs, out))
                 if policy.remembers:
                     policy.forget(step.terminated | step.truncated)
                 obs = step.obs
         self.obs = obs
-        columns = [torch.stack(column) for column in zip(*rows, strict=True)]
-        columns[-1] = policy.log_prob(out=columns[-1], action=columns[1])
-        return Rollout(*columns), raised
+        *columns, out = [tree.stack(column) for column in zip(*rows, strict=True)]
+        return Rollout(*columns)._replace(kept=policy.kept(out, columns[1])), raised
 
     def reset_lanes(self, lanes: Tensor, rollout: Rollout) -> bool:
         """Begin new episodes in some lanes [N] after steps that nobody will see; whether that was possible."""
@@ -119,7 +118,7 @@ class GroupActor:
     def finished_episodes(self, rollout: Rollout) -> Episodes:
         """Returns and lengths of the episodes that ended here; open ones are carried to the next fragment."""
         # One transfer to the host per fragment, not per step; NumPy's calls cost less than torch's at these sizes.
-        reward = rollout.reward.numpy(force=True)
+        reward = team_reward(rollout.reward).numpy(force=True)
         ended = (rollout.terminated | rollout.truncated).numpy(force=True)
         if not ended.any():
             self.open_return = self.open_return + reward.sum(0, dtype=np.float64)
@@ -147,7 +146,7 @@ class GroupActor:
     def state_dict(self) -> State:
         return {
             "env": self.env.state_dict(),
-            "obs": self.obs,
+            "obs": to_state(self.obs),
             "generator": self.generator.get_state(),
             "open_return": torch.from_numpy(self.open_return),
             "open_length": torch.from_numpy(self.open_length),
@@ -160,13 +159,13 @@ class GroupActor:
             self.obs = self.env.load_state_dict(state["env"])
         self.generator.set_state(state["generator"].cpu())
         # Where an environment could not restore an open episode a new one has begun.
-        restarted = (self.obs != state["obs"].to(self.obs.device)).any(-1).numpy(force=True)
+        restarted = tree.rows_differ(self.obs, from_state(state["obs"])).numpy(force=True)
         self.open_return = np.where(restarted, 0.0, state["open_return"].numpy())
         self.open_length = np.where(restarted, 0, state["open_length"].numpy())
         policy = self.policy.policy
         if policy.remembers:
             policy.load_explore_state(state["explore"])
-            policy.forget(torch.from_numpy(restarted).to(self.obs.device))
+            policy.forget(torch.from_numpy(restarted).to(self.env.device))
         return restarted
 
     def close(self) -> None:
@@ -176,21 +175,32 @@ class GroupActor:
 
 def find_nonfinite(rollout: Rollout) -> Fault | None:
     """The first NaN or infinity among observations and rewards."""
-    # A sum is finite only if all its terms are: three reductions and one host read per fragment.
-    if math.isfinite(rollout.obs.sum() + rollout.next_obs.sum() + rollout.reward.sum()):
+    # A sum is finite only if all its terms are: a reduction per leaf and one host read per fragment.
+    if math.isfinite(sum(x.sum() for x in floats(rollout))):
         return None
     bad = (~finite_steps(rollout)).nonzero()
     if not len(bad):
         return None
     step, lane = bad[0].tolist()
-    name = "observation" if rollout.reward[step, lane].isfinite() else "reward"
+    name = "observation" if rollout.reward[step, lane].isfinite().all() else "reward"
     return Fault(lane, f"non-finite {name}", step=step)
 
 
 def finite_steps(rollout: Rollout) -> Tensor:
     """The steps [T, N] at which everything is a number."""
-    seen = rollout.obs.isfinite() & rollout.next_obs.isfinite()
-    return seen.all(-1) & rollout.reward.isfinite()
+    shape = (*rollout.terminated.shape, -1)
+    return torch.stack([x.isfinite().reshape(shape).all(-1) for x in floats(rollout)]).all(0)
+
+
+def floats(rollout: Rollout) -> list[Tensor]:
+    """Observations and rewards, as far as they are floats: integers are always finite."""
+    leaves = tree.leaves((rollout.obs, rollout.next_obs, rollout.reward))
+    return [x for x in leaves if x.is_floating_point()]
+
+
+def team_reward(reward: Tensor) -> Tensor:
+    """Rewards [T, N]: a team's is the mean over its agents, so that a reward all of them share counts once."""
+    return reward if reward.dim() == 2 else reward.mean(-1)
 
 
 def _differences(total: np.ndarray, first: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import tree
 from ..agents.averaging import OneRank
 from ..agents.base import Agent, AgentConfig
 from ..agents.h_term import HTermConfig
@@ -112,8 +113,8 @@ class Learner:
     def update(self, fragments: Sequence[Fragment]) -> Metrics:
         """Learn from new fragments; metrics are empty while a replay buffer is still warming up."""
         rollout = join_fragments(fragments)
-        rollout = Rollout(*(x.to(self.device, non_blocking=True) for x in rollout))
-        self.env_steps += rollout.reward.numel() * self.averaging.size
+        rollout = tree.to(rollout, self.device)
+        self.env_steps += rollout.num_steps * self.averaging.size
         if self.trajectories is not None:
             self.choose_windows(rollout, self.trajectories)
         if self.replay is not None:

@@ -62,6 +62,5 @@ class Worker:
 
     def close(self) -> None:
         for env in self.envs.values():
-            env.faults = None  # whoever made it may step it again, and wants to know
             if self.owns_envs:
                 env.close()

@@ -118,12 +118,9 @@ def step_cost(env: VecEnv) -> Cost:
         env.reset(0)
         start, start_processor, start_naps, steps = time.perf_counter(), time.process_time(), naps(), 0
         while steps < PROBE_STEPS and time.perf_counter() - start < PROBE_SECONDS:
-            if spec.action.kind == "discrete":
-                action = torch.randint(spec.action.dim, (spec.num_envs,), generator=generator)
-            else:
-                action = torch.rand(spec.num_envs, spec.action_dim, generator=generator) * 2 - 1
             try:
-                env.step(action)
+                if env.step(spec.action.random((spec.num_envs, *spec.team), generator)).faults:
+                    break
             except ElegantRLError:
                 raise
             except Exception:  # a fault of the environment: the run deals with it, and says so

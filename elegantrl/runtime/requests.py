@@ -14,7 +14,8 @@ from torch import Tensor
 from ..execute.base import Future, Handle, Ref
 from ..execute.inline import InlineFuture
 from ..roles.worker import part_name
-from ..types import Episodes, Fault, Fragment, Rollout, State
+from ..tree import leaves
+from ..types import Episodes, Fault, Fragment, Rollout, State, from_state, to_state
 
 RESTORING = -1
 """In place of a job: the host takes over the snapshot."""
@@ -80,8 +81,8 @@ def by_address(fragment: Fragment) -> tuple[int, int]:
 
 
 def last_observations(fragments: list[Fragment]) -> list[Tensor]:
-    """For each group what its lanes saw last [N, O], as a copy."""
-    return [fragment.rollout.next_obs[-1].clone() for fragment in fragments]
+    """Copies of the last observations [N, ...] of each group, leaf by leaf."""
+    return [x[-1].clone() for fragment in fragments for x in leaves(fragment.rollout.next_obs)]
 
 
 def pack_fragment(fragment: Fragment) -> State:
@@ -89,11 +90,12 @@ def pack_fragment(fragment: Fragment) -> State:
     returns, lengths = map(torch.as_tensor, fragment.episodes)
     plain = {name: getattr(fragment, name) for name in ("slot_group", "seq", "version", "steps_lost")}
     faults = [fault._asdict() for fault in fragment.faults]
-    return {**plain, **fragment.rollout._asdict(), "returns": returns, "lengths": lengths, "faults": faults}
+    rollout = {name: to_state(part) for name, part in fragment.rollout._asdict().items()}
+    return {**plain, **rollout, "returns": returns, "lengths": lengths, "faults": faults}
 
 
 def unpack_fragment(state: State) -> Fragment:
-    rollout = Rollout(**{name: state[name] for name in Rollout._fields})
+    rollout = Rollout(**{name: from_state(state[name]) for name in Rollout._fields})
     episodes = Episodes(state["returns"].numpy(), state["lengths"].numpy())
     faults = tuple(Fault(**fault) for fault in state["faults"])
     address = state["slot_group"], state["seq"], state["version"]

@@ -163,7 +163,7 @@ class Supervisor:
             self.note_faults(fragment)
         self.end_lost_episodes(fragments)
         for fragment in fragments:
-            self.state.env_steps += fragment.rollout.reward.numel()
+            self.state.env_steps += fragment.rollout.num_steps
             self.state.episodes += len(fragment.episodes.returns)
             self.state.recent_returns.extend(fragment.episodes.returns[-RECENT_EPISODES:].tolist())
         self.age = self.weights.version - min(fragment.version for fragment in fragments)

@@ -207,7 +207,7 @@ class Crew:
             host.seen = last_observations(part)
         fresh = [fragment for fragment in part if self.version - fragment.version <= self.max_lag]
         if len(fresh) < len(part):
-            self.losses.steps_stale += sum(fragment.rollout.reward.numel() for fragment in part)
+            self.losses.steps_stale += sum(fragment.rollout.num_steps for fragment in part)
             self.losses.steps_lost += sum(fragment.steps_lost for fragment in part)
             self.losses.env_errors += sum(len(fragment.faults) for fragment in part)
             for group in host.groups:

@@ -117,9 +117,7 @@ def factory(request: pytest.FixtureRequest) -> Iterator[Callable[[], VecEnv]]:
 
 def actions_of(env: VecEnv, steps: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    if env.spec.action.kind == "discrete":
-        return torch.randint(env.spec.action.dim, (steps, env.spec.num_envs), generator=generator)
-    return torch.rand(steps, env.spec.num_envs, env.spec.action.dim, generator=generator) * 2 - 1
+    return env.spec.action.random((steps, env.spec.num_envs), generator)
 
 
 def run(env: VecEnv, actions: Tensor) -> list[Step]:
@@ -127,7 +125,7 @@ def run(env: VecEnv, actions: Tensor) -> list[Step]:
 
 
 def same(left: list[Step], right: list[Step]) -> bool:
-    return all(torch.equal(a, b) for x, y in zip(left, right, strict=True) for a, b in zip(x, y, strict=True))
+    return all(torch.equal(a, b) for x, y in zip(left, right, strict=True) for a, b in zip(x[:5], y[:5], strict=True))
 
 
 def test_contract(factory: Callable[[], VecEnv]) -> None:

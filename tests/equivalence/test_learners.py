@@ -34,7 +34,7 @@ LANES, STEPS = 6, 8
 
 
 def spec_of(kind: Any) -> EnvSpec:
-    return EnvSpec("Made", (3,), ActionSpec(kind, 2), LANES)
+    return EnvSpec("Made", (3,), ActionSpec(choices=(2,)) if kind == "discrete" else ActionSpec(dim=2), LANES)
 
 
 def random_rollout(kind: str, seed: int, lanes: int = LANES) -> Rollout:

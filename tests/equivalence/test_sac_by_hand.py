@@ -29,7 +29,7 @@ from elegantrl.roles.learner import Learner, digest
 from elegantrl.roles.ranks import Ranks
 from elegantrl.types import ActionSpec, EnvSpec, Metrics, Transition
 
-SPEC = EnvSpec("rows", (5,), ActionSpec("continuous", 3), 1)
+SPEC = EnvSpec("rows", (5,), ActionSpec(dim=3), 1)
 CPU = torch.device("cpu")
 ROWS = 32
 

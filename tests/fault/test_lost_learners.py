@@ -31,7 +31,7 @@ from elegantrl.store.runlog import read_metrics
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Metrics, Rollout
 
 CPU = torch.device("cpu")
-SPEC = EnvSpec("Made", (3,), ActionSpec("discrete", 2), 4)
+SPEC = EnvSpec("Made", (3,), ActionSpec(choices=(2,)), 4)
 PROMPTLY = 20.0
 """Seconds on a busy machine; well below the time that a rank waits for the others by itself."""
 

@@ -45,7 +45,7 @@ def test_agent_learns_with_default_settings(agent: str, tmp_path: Path) -> None:
 class Homing(TensorEnv):
     """A point on a line is pushed by up to 0.5 per step and should stay at 0. To leave it alone costs 6 on average."""
 
-    obs_dim, action, max_episode_steps = 1, ActionSpec("continuous", 1), 8
+    obs_dim, action, max_episode_steps = 1, ActionSpec(dim=1), 8
 
     def initial(self, num_rows: int) -> Tensor:
         return torch.rand(num_rows, 1, generator=self.generator, device=self.device) * 3 - 1.5
@@ -61,7 +61,7 @@ class Homing(TensorEnv):
 class HomingByChoice(Homing):
     """The same with three choices: left, stay, right."""
 
-    action = ActionSpec("discrete", 3)
+    action = ActionSpec(choices=(3,))
 
     def push(self, action: Tensor) -> Tensor:
         return 0.5 * (action.unsqueeze(1) - 1)

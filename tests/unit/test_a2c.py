@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from elegantrl import tree
 from elegantrl.agents.a2c import A2CConfig, AgentA2C
 from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.ppo import AgentPPO
@@ -67,7 +68,7 @@ def rollout_of(obs: list[float], action: Any, reward: list[float]) -> Rollout:
         terminated=ended,
         truncated=ended,
         next_obs=torch.zeros(steps, 1, 1),
-        logp=torch.full((steps, 1), -123.0),  # A2C has no use for it
+        kept=torch.full((steps, 1), -123.0),  # A2C has no use for it
     )
 
 
@@ -137,7 +138,7 @@ def test_is_not_ppo(make_spec: MakeSpec, make_rollout: MakeRollout, kind: str) -
             torch.manual_seed(0)
             agent = AgentA2C(make_spec(kind), A2CConfig(hidden=(4,)), CPU, 0)
         rollout = make_rollout(agent, kind, 8, 2)
-        agent.update(rollout._replace(logp=rollout.logp + shift))
+        agent.update(rollout._replace(kept=rollout.kept + shift))
         assert agent.num_updates == 1
         results.append(agent.step.flat.clone())
     assert torch.equal(*results)
@@ -179,7 +180,7 @@ def test_workers_only_add_lanes(env_id: str) -> None:
     workers = [GroupActor(make_env(env_id, n), apart.policy_spec(), 0, group) for group, n in enumerate(sizes)]
     for seq in range(3):
         parts = [worker.sample(apart.weights(), 8, seq) for worker in workers]
-        joined = Rollout(*(torch.cat(pair, dim=1) for pair in zip(*(p.rollout for p in parts), strict=True)))
+        joined = tree.cat([p.rollout for p in parts], dim=1)
         together.agent.update(joined)
         apart.update(parts)
     assert apart.env_steps == 3 * 8 * 5

@@ -787,7 +787,7 @@ def test_a_built_env_with_more_than_64_lanes(name):
 class Slope(TensorEnv):
     """An environment as they are written for GPUs: all lanes in one tensor, ``num_envs`` and ``device`` by keyword."""
 
-    obs_dim, action, max_episode_steps = 1, ActionSpec("continuous", 1), 9
+    obs_dim, action, max_episode_steps = 1, ActionSpec(dim=1), 9
 
     def __init__(self, num_envs=1, device="cpu", incline=1.0):
         self.incline = incline

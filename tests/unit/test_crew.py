@@ -30,7 +30,7 @@ class Counter:
         self.groups, self.gate, self.total = groups, gate, 0
 
     def env_spec(self) -> EnvSpec:
-        return EnvSpec("Counter", (1,), ActionSpec("discrete", 2), 1)
+        return EnvSpec("Counter", (1,), ActionSpec(choices=(2,)), 1)
 
     def start(self, *_: Any) -> None: ...
 

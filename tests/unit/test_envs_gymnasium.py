@@ -13,6 +13,7 @@ import torch
 from elegantrl.envs import GymVecEnv, GymVectorVecEnv, VectorEntryEnv, check_env, make_env
 from elegantrl.envs import gymnasium as lane_module
 from elegantrl.rng import derive_seed
+from elegantrl.types import Leaf
 
 
 class Echo(gym.Env[Any, Any]):
@@ -77,7 +78,7 @@ def test_bounds_as_large_as_the_type_do_not_overflow() -> None:
 def test_a_box_of_any_shape_is_flat_outside_and_whole_inside() -> None:
     echo = Echo(gym.spaces.Box(-1, 1, (2, 3)))
     env = make_env(echo)
-    assert env.spec.action_dim == 6
+    assert env.spec.action.num_outputs == 6
     env.reset(0)
     env.step(torch.arange(6.0).reshape(1, 6) / 10)
     assert echo.taken[0].tolist() == pytest.approx(np.arange(6).reshape(2, 3).astype(np.float32) / 10)
@@ -112,7 +113,7 @@ def test_observations_are_flat_floats(space: Any, obs: Any, expected: list[float
             return obs, 0.0, True, False, {}
 
     for env in (make_env(Fixed, 2), make_env(gym.vector.SyncVectorEnv([Fixed] * 2))):
-        assert env.spec.obs_shape == (len(expected),)
+        assert env.spec.obs == Leaf((len(expected),))
         assert env.reset(0).tolist() == [expected] * 2
         step = go(env, 1)
         assert step.obs.dtype == torch.float32

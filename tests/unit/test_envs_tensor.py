@@ -158,7 +158,7 @@ class Reach(TensorEnv):
     """The smallest environment a user would write: a point walks on a line and must not leave it."""
 
     obs_dim = 1
-    action = ActionSpec("continuous", 1)
+    action = ActionSpec(dim=1)
     max_episode_steps = 6
 
     def initial(self, num_rows: int) -> Tensor:

@@ -21,7 +21,7 @@ class Countdown(VecEnv):
 
     def __init__(self, num_envs: int, cut: bool = False):
         self.device, self.cut = CPU, cut
-        self.spec = EnvSpec("Countdown", (1,), ActionSpec("discrete", 2), num_envs)
+        self.spec = EnvSpec("Countdown", (1,), ActionSpec(choices=(2,)), num_envs)
         self.length = torch.arange(1, num_envs + 1)
 
     def reset(self, seed: int) -> Tensor:
@@ -97,7 +97,7 @@ def test_exploration_is_off() -> None:
 
 def test_returns_are_undiscounted_sums_in_float64() -> None:
     class Long(TensorEnv):
-        name, obs_dim, action, max_episode_steps = "Long", 1, ActionSpec("discrete", 2), 3000
+        name, obs_dim, action, max_episode_steps = "Long", 1, ActionSpec(choices=(2,)), 3000
 
         def initial(self, num_rows: int) -> Tensor:
             return torch.zeros(num_rows, 1)

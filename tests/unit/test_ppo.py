@@ -194,7 +194,7 @@ def test_rows_stay_together_when_flattened_and_shuffled(make_spec: MakeSpec, mak
         for n in range(3):
             assert torch.equal(rows.obs[3 * t + n], rollout.obs[t, n])
             assert torch.equal(rows.action[3 * t + n], rollout.action[t, n])
-            assert rows.logp[3 * t + n] == rollout.logp[t, n]
+            assert rows.logp[3 * t + n] == rollout.kept[t, n]
     for part in agent.minibatches(rows):
         for i in range(len(part.logp)):
             (source,) = (rows.obs == part.obs[i]).all(1).nonzero().flatten().tolist()
@@ -261,7 +261,7 @@ def test_vtrace_setting_uses_vtrace(make_spec: MakeSpec, make_rollout: MakeRollo
     plain, corrected = (build(make_spec("discrete"), vtrace=v) for v in (False, True))
     rollout = make_rollout(plain, "discrete", 20, 1)
     torch.testing.assert_close(corrected.targets(rollout).value_target, plain.targets(rollout).value_target)
-    stale = rollout._replace(logp=rollout.logp + 1.0)
+    stale = rollout._replace(kept=rollout.kept + 1.0)
     assert not torch.allclose(corrected.targets(stale).value_target, plain.targets(stale).value_target)
 
 

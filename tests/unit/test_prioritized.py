@@ -68,7 +68,7 @@ def numbered_steps(first: int, steps: int, lanes: int) -> Rollout:
 
 
 def ring(capacity: int, lanes: int, alpha: float = 1.0, beta: float = 1.0) -> PrioritizedReplay:
-    return PrioritizedReplay(capacity, EnvSpec("Made", (1,), ActionSpec("discrete", 5), lanes), CPU, alpha, beta)
+    return PrioritizedReplay(capacity, EnvSpec("Made", (1,), ActionSpec(choices=(5,)), lanes), CPU, alpha, beta)
 
 
 def draw(buffer: PrioritizedReplay, batch_size: int, n_step: int = 1, seed: int = 0) -> tuple[Transition, Tensor]:
@@ -360,7 +360,7 @@ def test_errors_that_are_not_finite_do_not_break_the_sampler() -> None:
 
 
 def test_memory_counts_the_tree() -> None:
-    spec = EnvSpec("Made", (17,), ActionSpec("continuous", 6), 4)
+    spec = EnvSpec("Made", (17,), ActionSpec(dim=6), 4)
     plain = ReplayBuffer(100_000, spec, CPU).num_bytes
     prioritized = PrioritizedReplay(100_000, spec, CPU, 0.6, 0.4).num_bytes
     assert 4 * 100_000 <= prioritized - plain <= 5 * 100_000  # a float32 leaf for each row, and a few sums
@@ -425,7 +425,7 @@ SMALL: dict[str, Any] = {
 
 def test_the_learner_hands_back_absolute_errors_and_keeps_metrics_scalar() -> None:
     # Guards against: B4, priorities that are squared losses, or importance weights that are wrong or unused.
-    spec = EnvSpec("Made", (3,), ActionSpec("discrete", 2), 2)
+    spec = EnvSpec("Made", (3,), ActionSpec(choices=(2,)), 2)
     learner = Learner("dqn", DQNConfig(**SMALL, prioritized=True, priority_alpha=0.7), spec, CPU, seed=3)
     replay, update = learner.replay, learner.agent.update
     assert isinstance(replay, PrioritizedReplay) and replay.alpha == 0.7
@@ -464,7 +464,7 @@ def test_the_errors_of_several_critics_are_averaged() -> None:
 
 
 def test_beta_rises_to_one_over_the_schedule() -> None:
-    spec = EnvSpec("Made", (3,), ActionSpec("discrete", 2), 2)
+    spec = EnvSpec("Made", (3,), ActionSpec(choices=(2,)), 2)
     config = DQNConfig(**SMALL, prioritized=True, priority_beta=0.4, schedule_steps=40)
     learner = Learner("dqn", config, spec, CPU, seed=3)
     betas = []
@@ -476,7 +476,7 @@ def test_beta_rises_to_one_over_the_schedule() -> None:
 
 
 def test_without_priorities_learning_is_that_of_the_plain_ring(hash_state: HashState) -> None:
-    spec = EnvSpec("Made", (3,), ActionSpec("discrete", 2), 2)
+    spec = EnvSpec("Made", (3,), ActionSpec(choices=(2,)), 2)
     config = DQNConfig(**SMALL, prioritized=False, priority_alpha=0.9, priority_beta=0.1)
     learner = Learner("dqn", config, spec, CPU, seed=3)
     assert type(learner.replay) is ReplayBuffer

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elegantrl import tree
 from elegantrl.agents.dqn import DQNConfig
 from elegantrl.data import replay as replay_module
 from elegantrl.data.replay import FIELDS, ReplayBuffer
@@ -44,15 +45,14 @@ class Source:
                     terminated=terminated,
                     truncated=truncated,
                     next_obs=successor.unsqueeze(1),
-                    logp=torch.zeros(self.lanes),
                 )
             )
             self.time += 1
-        return Rollout(*(torch.stack(column) for column in zip(*self.rows[-steps:], strict=True)))
+        return tree.stack(self.rows[-steps:])
 
 
 def ring(capacity: int, lanes: int) -> ReplayBuffer:
-    return ReplayBuffer(capacity, EnvSpec("Made", (1,), ActionSpec("discrete", 5), lanes), CPU)
+    return ReplayBuffer(capacity, EnvSpec("Made", (1,), ActionSpec(choices=(5,)), lanes), CPU)
 
 
 def everything(buffer: ReplayBuffer, n_step: int = 1) -> list[tuple[float, float, float, float]]:
@@ -222,7 +222,7 @@ def test_loading_replaces_what_was_there() -> None:
 
 def test_memory_is_that_of_the_data() -> None:
     """17 observations and 6 action numbers: at most 1.3 times the bytes of the transitions themselves."""
-    spec = EnvSpec("Made", (17,), ActionSpec("continuous", 6), 4)
+    spec = EnvSpec("Made", (17,), ActionSpec(dim=6), 4)
     buffer = ReplayBuffer(1000, spec, CPU)
     raw = 4 * (17 + 17 + 6 + 1) + 2  # obs, next_obs, action and reward as float32; two flags
     assert raw * 1000 <= buffer.num_bytes <= 1.3 * raw * 1000
@@ -272,7 +272,7 @@ def test_sampling_depends_on_its_stream_alone() -> None:
 def test_gather_takes_gamma_from_another_device() -> None:
     """An agent's settings live on the CPU while the buffer may live on a GPU; ``meta`` stands for it here."""
     meta = torch.device("meta")
-    buffer = ReplayBuffer(8, EnvSpec("Made", (1,), ActionSpec("discrete", 5), 1), meta)
+    buffer = ReplayBuffer(8, EnvSpec("Made", (1,), ActionSpec(choices=(5,)), 1), meta)
     buffer.filled = 4
     index = torch.zeros(2, dtype=torch.int64, device=meta)
     assert buffer.gather(index, torch.tensor(0.9), 3).discount.device == meta

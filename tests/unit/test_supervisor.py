@@ -45,7 +45,7 @@ class FakeWorker:
         self.episode_return = 1.0
 
     def env_spec(self) -> EnvSpec:
-        return EnvSpec("Fake", (1,), ActionSpec("discrete", 2), 2)
+        return EnvSpec("Fake", (1,), ActionSpec(choices=(2,)), 2)
 
     def start(self, *_: Any) -> None: ...
 

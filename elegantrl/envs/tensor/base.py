@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import CheckpointError, SpecError
 from ...rng import derive_seed
-from ...types import ActionSpec, EnvSpec, State, Step
+from ...types import ActionSpec, EnvSpec, Leaf, State, Step
 from ..vec_env import VecEnv
 
 
@@ -37,16 +37,15 @@ class TensorEnv(VecEnv):
         self.device = torch.device(device)
         self.spec = EnvSpec(
             name=self.name or type(self).__name__,
-            obs_shape=(self.obs_dim,),
+            obs=Leaf((self.obs_dim,)),
             action=self.action,
             num_envs=num_envs,
             max_episode_steps=max_episode_steps or self.max_episode_steps,
             target_return=self.target_return,
         )
         self.generator = torch.Generator(device=self.device)
-        discrete = self.action.kind == "discrete"
-        self._clip = not discrete
-        self._action_shape = (num_envs,) if discrete else (num_envs, self.action.dim)
+        self._clip = self.action.kind == "continuous"
+        self._action_shape = (num_envs, *self.spec.action_leaf.shape)
         self._limit = self.spec.max_episode_steps or torch.iinfo(torch.int32).max
         self._state: Tensor | None = None
 

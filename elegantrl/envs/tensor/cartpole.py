@@ -26,7 +26,7 @@ class CartPoleVecEnv(TensorEnv):
 
     name = "TensorCartPole"
     obs_dim = 4
-    action = ActionSpec("discrete", 2)
+    action = ActionSpec(choices=(2,))
     max_episode_steps = 500
     target_return = 475.0
 

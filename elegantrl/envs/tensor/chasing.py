@@ -40,7 +40,7 @@ class ChasingVecEnv(TensorEnv):
     ) -> None:
         self.dim = dim
         self.obs_dim = 4 * dim
-        self.action = ActionSpec("continuous", dim)
+        self.action = ActionSpec(dim=dim)
         super().__init__(num_envs, device, max_episode_steps)
 
     def initial(self, num_rows: int) -> Tensor:

@@ -21,7 +21,7 @@ class PendulumVecEnv(TensorEnv):
 
     name = "TensorPendulum"
     obs_dim = 3
-    action = ActionSpec("continuous", 1)
+    action = ActionSpec(dim=1)
     max_episode_steps = 200
     target_return = -200.0
 
