@@ -1,67 +1,71 @@
-"""Massively parallel deep reinforcement learning: an environment in, a trained agent out."""
+"""Massively parallel deep reinforcement learning: an environment in, a trained agent out.
+
+Importing this package loads nothing else: a name is resolved when it is first used, so that the command line starts at
+once.
+"""
 
 __version__ = "0.1.0"
 
+import sys
 from importlib import import_module
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from .config.run import RunConfig
-from .envs import make_env
-from .envs.vec_env import check_env
-from .errors import ElegantRLError
-from .registry import register_agent
-from .runtime.run import RunResult
-from .runtime.train import train
-from .store.trained import TrainedPolicy
+if TYPE_CHECKING:
+    from .config.run import RunConfig as RunConfig
+    from .envs import make_env as make_env
+    from .envs.vec_env import check_env as check_env
+    from .errors import ElegantRLError as ElegantRLError
+    from .registry import register_agent as register_agent
+    from .runtime.run import RunResult as RunResult
+    from .runtime.train import train as train
+    from .store.trained import TrainedPolicy as TrainedPolicy
 
-__all__ = [
-    "ElegantRLError",
-    "RunConfig",
-    "RunResult",
-    "TrainedPolicy",
-    "check_env",
-    "make_env",
-    "register_agent",
-    "train",
-    # Names of the public ElegantRL, loaded from .compat at their first use.
-    "AgentA2C",
-    "AgentD3QN",
-    "AgentDDPG",
-    "AgentDDPGHterm",
-    "AgentDQN",
-    "AgentDiscreteA2C",
-    "AgentDiscretePPO",
-    "AgentDiscreteSAC",
-    "AgentDoubleDQN",
-    "AgentDuelingDQN",
-    "AgentModSAC",
-    "AgentPPO",
-    "AgentPPOHterm",
-    "AgentPPO_H",
-    "AgentREDQ",
-    "AgentReSACHtermK",
-    "AgentSAC",
-    "AgentSAC_H",
-    "AgentTD3",
-    "Arguments",
-    "ChasingVecEnv",
-    "Config",
-    "Evaluator",
-    "ReplayBuffer",
-    "build_env",
-    "get_gym_env_args",
-    "kwargs_filter",
-    "train_agent",
-    "train_and_evaluate",
-    "train_and_evaluate_mp",
-]
+_MODULES = {
+    "ElegantRLError": ".errors",
+    "RunConfig": ".config.run",
+    "RunResult": ".runtime.run",
+    "TrainedPolicy": ".store.trained",
+    "check_env": ".envs.vec_env",
+    "make_env": ".envs",
+    "register_agent": ".registry",
+}
+"""Where each public name is defined. ``train`` is a callable module, see ``compat.paths``; names that are not here
+belong to ``compat``."""
+
+
+class _DocumentedPaths:
+    """Finds modules under the paths that the documents of the public ElegantRL import; asked after all other finders.
+
+    The table of these paths is loaded at the first such import.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        package = name.partition(".")[0]
+        if package not in ("elegantrl", "elegantrl_helloworld") or name.startswith("elegantrl.compat"):
+            return None
+        return import_module("elegantrl.compat.paths").spec_of(name)
+
+
+sys.meta_path.append(_DocumentedPaths)  # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):  # what Python asks of any module
+    value: Any
+    if name == "__all__":
+        value = [*_MODULES, "train", *import_module(".compat", __name__).__all__]
+    elif name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".compat", __name__), name)
+    elif name in _MODULES:
+        value = getattr(import_module(_MODULES[name], __name__), name)
+    elif find_spec(f"{__name__}.{name}"):
+        return import_module(f".{name}", __name__)
+    else:
+        value = getattr(import_module(".compat", __name__), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -1,4 +1,4 @@
-"""The documented agent classes: a name, the settings made on it, and later the trained policy."""
+"""The documented agent classes: settings of a run, an agent that is driven by hand, a trained agent from a folder."""
 
 from __future__ import annotations
 
@@ -6,45 +6,43 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..agents.base import Agent
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..agents.base import Agent, AgentConfig
 from ..errors import CheckpointError, ConfigError
 from ..registry import agent_names, find_agent
 from ..store.trained import TrainedPolicy
-from .fields import Settings
+from ..types import ActionSpec, EnvSpec
+from .by_hand import STATE_FILE, ByHand
+from .envs import BuiltEnv, build_env, device_of
+from .fields import FIELDS, Settings, UnknownField
+from .names import AGENTS
+from .nets import PolicyNet
+from .paths import CallableModule
+from .replay import Explored
+from .translate import Translation, place_of
 
-AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "AgentA2C": ("a2c", {}),
-    "AgentDiscreteA2C": ("a2c", {}),
-    "AgentPPO": ("ppo", {}),
-    "AgentDiscretePPO": ("ppo", {}),
-    "AgentDQN": ("dqn", {}),
-    "AgentDoubleDQN": ("dqn", {"double": True}),
-    "AgentDuelingDQN": ("dqn", {"dueling": True}),
-    "AgentD3QN": ("dqn", {"double": True, "dueling": True}),
-    "AgentSAC": ("sac", {}),
-    "AgentDiscreteSAC": ("discrete_sac", {}),
-    "AgentModSAC": ("mod_sac", {}),
-    "AgentREDQ": ("redq", {}),
-    "AgentDDPG": ("ddpg", {}),
-    "AgentTD3": ("td3", {}),
-    "AgentPPO_H": ("ppo", {"h_term": True}),
-    "AgentPPOHterm": ("ppo", {"h_term": True}),
-    "AgentSAC_H": ("sac", {"h_term": True}),
-    "AgentReSACHtermK": ("sac", {"h_term": True}),
-    "AgentDDPGHterm": ("ddpg", {"h_term": True}),
-}
-"""Documented name -> registered agent and the settings that the name stands for."""
+BY_HAND = {
+    "explore_env", "explore_one_env", "explore_vec_env", "update_net", "get_obj_critic_raw", "get_obj_critic_per",
+}  # fmt: skip
+"""Documented methods with which a script trains an agent by hand."""
 
-TRAINING_METHODS = {
-    "explore_env", "explore_one_env", "explore_vec_env", "explore_action", "update_net", "update_objectives",
-    "get_advantages", "get_cumulative_rewards", "get_obj_critic", "get_obj_critic_raw", "get_obj_critic_per",
+INNER = {
+    "explore_action", "update_objectives", "get_advantages", "get_cumulative_rewards", "get_obj_critic",
     "optimizer_backward", "optimizer_backward_amp", "soft_update",
 }  # fmt: skip
-"""What the documents let an agent do while it trains; here it is the core's business."""
+"""Documented methods that a core agent has under no name of its own."""
 
 
 class DocumentedAgent(Settings):
-    """An agent as documents use it: settings before a run, ``select_action`` after it. It does not train by itself."""
+    """An agent as documents use it.
+
+    Given to a ``Config`` it contributes its algorithm and its settings. By hand it explores with ``explore_env`` and
+    learns with ``update_net``; its networks are built when they are first needed, so that the environment may say what
+    kind of actions there are.
+    """
 
     algorithm: ClassVar[str]
     preset: ClassVar[dict[str, Any]] = {}
@@ -56,22 +54,17 @@ class DocumentedAgent(Settings):
         gpu_id: int = -1, args: Settings | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._policy: TrainedPolicy | None = None
+        self._by_hand: ByHand | None = None
+        self._args, self._gpu_id = args, gpu_id
         self._dims = (state_dim, action_dim)
         self._values.update(self.class_settings, **(args._values if args else {}))
         if net_dims is not None:
             self.net_dims = net_dims
 
     def __init_subclass__(cls) -> None:
-        """Settings of a subclass's body are settings; a training method would never be called, so it is an error."""
+        """Settings in the body of a subclass are settings like any other."""
         own = {n: v for n, v in vars(cls).items() if not n.startswith("_") and not hasattr(DocumentedAgent, n)}
         own = {n: v for n, v in own.items() if n not in DocumentedAgent.__annotations__}
-        if ignored := TRAINING_METHODS & own.keys():
-            raise ConfigError(
-                f"{cls.__name__}.{min(ignored)} would never be called; to change an algorithm, subclass"
-                f" {find_agent(cls.algorithm).agent.__module__}.{find_agent(cls.algorithm).agent.__name__}"
-                f" and register it with elegantrl.register_agent"
-            )
         settings = {n: v for n, v in own.items() if not callable(v) and not isinstance(v, property)}
         checked = Settings()
         checked._values.update(cls.class_settings)
@@ -80,37 +73,184 @@ class DocumentedAgent(Settings):
             delattr(cls, name)
         cls.class_settings = checked._values
 
-    def init(self, net_dim: int, state_dim: int, action_dim: int, **settings: Any) -> None:
-        """Say what the agent is for; its networks come with ``save_or_load_agent``."""
-        self._dims = (state_dim, action_dim)
+    def __getattr__(self, name: str) -> Any:
+        if name in INNER:
+            raise UnknownField(f"{type(self).__name__} has no {name}: update_net does a whole update; {self._remedy()}")
+        return super().__getattr__(name)
+
+    @classmethod
+    def _remedy(cls) -> str:
+        core = find_agent(cls.algorithm).agent
+        return (
+            f"to change an algorithm, subclass {core.__module__}.{core.__name__} and register it with"
+            f" elegantrl.register_agent"
+        )
+
+    @classmethod
+    def check_trainable(cls) -> None:
+        """Refuse to train a class with methods of its own that a run would never call."""
+        changed = {name for name in BY_HAND if getattr(cls, name) is not getattr(DocumentedAgent, name)}
+        if ignored := changed | {name for name in INNER if hasattr(cls, name)}:
+            raise ConfigError(f"{cls.__name__}.{min(ignored)} would never be called; {cls._remedy()}")
+
+    def init(self, net_dim: int, state_dim: int, action_dim: int, gpu_id: int = -1, **settings: Any) -> None:
+        """Say what the agent is for; networks of an earlier ``init`` are dropped."""
+        self._dims, self._gpu_id, self._by_hand = (state_dim, action_dim), gpu_id, None
         self.net_dim = net_dim
         for name, value in settings.items():
             setattr(self, name, value)
 
-    def save_or_load_agent(self, cwd: str | Path, if_save: bool) -> None:
-        """Load the best policy of the run in ``cwd``."""
-        if if_save:
-            raise ConfigError("training saves the agent by itself; call save_or_load_agent with if_save=False to load")
-        policy = TrainedPolicy.load(cwd)
-        found = policy.spec.kwargs["obs_dim"], policy.spec.kwargs["action_dim"]
-        if any(wanted not in (None, actual) for wanted, actual in zip(self._dims, found, strict=True)):
-            raise CheckpointError(f"the agent in {cwd} has (state_dim, action_dim) {found}, not {self._dims}")
-        self._policy = policy
+    # ---- by hand
+
+    def explore_env(self, env: Any, horizon_len: int, if_random: bool = False) -> Explored:
+        """``horizon_len`` steps of every environment in ``env``, from where the last call ended."""
+        built = self._built(env)
+        return self._core(built.vec.spec).explore(built, int(horizon_len), if_random)
+
+    explore_one_env = explore_vec_env = explore_env
+
+    def update_net(self, buffer: Any) -> tuple[float, float]:
+        """Learn from a ``ReplayBuffer``, on-policy agents from a rollout; the critic's loss and the actor's."""
+        with torch.enable_grad():
+            return self._core().update(buffer)
+
+    def get_obj_critic_raw(self, buffer: Any, batch_size: int) -> tuple[Tensor, Tensor]:
+        """The critic's loss on a minibatch, and the minibatch's states."""
+        return self._core().critic_loss(buffer, batch_size)
+
+    get_obj_critic_per = get_obj_critic_raw
+
+    @property
+    def act(self) -> PolicyNet:
+        """The policy: states in, best known actions out."""
+        return PolicyNet(self._core().agent.policy)
+
+    @property
+    def cri(self) -> nn.Module:
+        """The critic; for DQN the same network as ``act``."""
+        return self._core().critic
+
+    @property
+    def last_state(self) -> Tensor | None:
+        """The states from which the next exploration goes on; assigning them has no effect."""
+        return None if self._by_hand is None else self._by_hand.last_state
+
+    @last_state.setter
+    def last_state(self, value: Any) -> None:
+        """Exploration resets environments by itself."""
 
     def select_action(self, state: Any) -> Any:
         """The best known action for one state or a batch of them: a choice, or numbers in [-1, 1] as NumPy."""
-        if self._policy is None:
-            raise ConfigError("this agent is untrained; load one with save_or_load_agent(cwd, if_save=False)")
-        action = self._policy.act(state)
-        # A Gaussian policy may leave the range, which environments clip; [()] turns a lone choice into a number.
-        return (action.clip(-1, 1) if action.dtype.kind == "f" else action)[()]
+        core = self._core()
+        x = torch.as_tensor(np.asarray(state, dtype=np.float32))
+        if x.shape[-1:] != (core.spec.obs_dim,):
+            raise ConfigError(
+                f"a state of shape {tuple(x.shape)} does not fit an agent of state_dim={core.spec.obs_dim}"
+            )
+        device = next(core.agent.policy.parameters()).device
+        with torch.no_grad():
+            action = self.act(x.reshape(-1, core.spec.obs_dim).to(device)).cpu().numpy()
+        # [()] turns a lone choice into a number.
+        return action if x.dim() > 1 else action[0][()]
+
+    def save_or_load_agent(self, cwd: str | Path, if_save: bool) -> None:
+        """Save this agent in ``cwd``, or load what was saved there by hand or by a run."""
+        folder = Path(cwd)
+        if if_save:
+            self._core().save(folder)
+        elif (folder / STATE_FILE).exists():
+            self._core().load(folder)
+        else:
+            self._load_run(TrainedPolicy.load(folder), folder)
+
+    def _load_run(self, trained: TrainedPolicy, folder: Path) -> None:
+        """The best policy of a run; the critic starts anew."""
+        name, config = trained.config.agent_name, trained.config.agent
+        if find_agent(name).agent is not find_agent(self.algorithm).agent:
+            raise CheckpointError(
+                f"the agent in {folder} is {name!r}, not {self.algorithm!r}; load it with its own class"
+            )
+        found = trained.spec.kwargs["obs_dim"], trained.spec.kwargs["action_dim"]
+        if any(wanted not in (None, actual) for wanted, actual in zip(self._dims, found, strict=True)):
+            raise CheckpointError(f"the agent in {folder} has (state_dim, action_dim) {found}, not {self._dims}")
+        action = action_spec(trained.acts_by_choice, found[1])
+        spec = EnvSpec(trained.config.env.id, found[:1], action, 1)
+        self._by_hand = self._build(spec, config, name)
+        self._by_hand.agent.policy.load_state_dict(trained.policy.state_dict())
+
+    # ---- its networks
+
+    def _built(self, env: Any) -> BuiltEnv:
+        """``env`` with the documented attributes; the same object again for the same environment."""
+        if isinstance(env, BuiltEnv):
+            return env
+        known: tuple[Any, BuiltEnv] | None = self.__dict__.get("_wrapped")
+        if known is None or known[0] is not env:
+            self._wrapped = known = (env, build_env(env))
+        return known[1]
+
+    def _core(self, spec: EnvSpec | None = None) -> ByHand:
+        if self._by_hand is None:
+            self._by_hand = self._build(spec or self._spec())
+        return self._by_hand
+
+    def _spec(self) -> EnvSpec:
+        """What is known of the environment without having seen it."""
+        state_dim, action_dim = self._dims
+        if state_dim is None or action_dim is None:
+            raise ConfigError(
+                f"this {type(self).__name__} has no networks yet; call init(net_dim, state_dim, action_dim), or load"
+                f" one with save_or_load_agent(cwd, if_save=False)"
+            )
+        kinds = find_agent(self.algorithm).agent.actions
+        env = getattr(self._args, "_env", None)
+        if len(kinds & {"discrete", "continuous"}) == 1:
+            discrete = "discrete" in kinds
+        elif env is not None:
+            discrete = bool(self._args.if_discrete)  # type: ignore[union-attr]
+        else:
+            discrete = "Discrete" in type(self).__name__
+        return EnvSpec("by hand", (state_dim,), action_spec(discrete, action_dim), 1)
+
+    def _build(self, spec: EnvSpec, config: AgentConfig | None = None, name: str | None = None) -> ByHand:
+        wanted = [given for given in zip(self._dims, (spec.obs_dim, spec.action.num_outputs), strict=True) if given[0]]
+        if any(mine != theirs for mine, theirs in wanted):
+            raise ConfigError(
+                f"this {type(self).__name__} is for (state_dim, action_dim) {self._dims}, but {spec.name} has"
+                f" {(spec.obs_dim, spec.action.num_outputs)}"
+            )
+        values = self._values
+        if config is None:
+            mine = {n: v for n, v in values.items() if n not in FIELDS or is_of_agent(self.algorithm, n)}
+            mine.pop("horizon_len", None)  # explore_env is told
+            config = Translation(self, spec.name, mine, spec).resolve().agent
+        seed = int(values.get("random_seed", 0))
+        return ByHand(name or self.algorithm, config, spec, torch.device(device_of(self._gpu_id)), seed)
+
+
+AgentBase = DocumentedAgent
+
+
+def action_spec(discrete: bool, action_dim: int) -> ActionSpec:
+    return ActionSpec(choices=(action_dim,)) if discrete else ActionSpec(dim=action_dim)
+
+
+def is_of_agent(algorithm: str, name: str) -> bool:
+    """Whether a documented setting is one of agents, rather than of the run around them."""
+    place = place_of(algorithm, name)
+    return place is None or place[0] == "agent"
 
 
 @cache
 def documented_agent(name: str) -> type[DocumentedAgent]:
     """The class of a documented name."""
-    algorithm, preset = AGENTS[name]
-    return _agent_class(name, algorithm, preset)
+    return _agent_class(name, *AGENTS[name])
+
+
+def __getattr__(name: str) -> Any:
+    if name in AGENTS:
+        return documented_agent(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _agent_class(name: str, algorithm: str, preset: dict[str, Any]) -> type[DocumentedAgent]:
@@ -121,6 +261,8 @@ def _agent_class(name: str, algorithm: str, preset: dict[str, Any]) -> type[Docu
 
 def as_agent(thing: Any) -> DocumentedAgent | None:
     """``thing`` as an agent if it is one: a documented class or instance, or a class registered with the core."""
+    if isinstance(thing, CallableModule):
+        thing = thing.__wrapped__
     if isinstance(thing, DocumentedAgent):
         return thing
     if isinstance(thing, type) and issubclass(thing, DocumentedAgent):

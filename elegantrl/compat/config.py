@@ -1,4 +1,4 @@
-"""``Config`` and the functions that train it, as the documents call them.
+"""``Config``, also called ``Arguments``: agent, environment and settings of a run, as the documents write them.
 
 A setting that is not made keeps the value tuned for this agent and environment; one that is made counts.
 """
@@ -6,11 +6,8 @@ A setting that is not made keeps the value tuned for this agent and environment;
 from __future__ import annotations
 
 import json
-import math
-import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -18,20 +15,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from ..cli.display import RunDisplay
 from ..config.resolve import resolve_config
 from ..config.run import RunConfig
 from ..envs import make_env
 from ..errors import ConfigError
-from ..registry import find_agent
-from ..runtime.run import RunResult, run_training
-from ..store.commits import Store
-from ..store.trained import load_config
 from .agents import DocumentedAgent, as_agent
 from .envs import MEASURED, BuiltEnv, BuiltSingleEnv, Origin, origin_of
-from .fields import FIELDS, FOR_ALL, HANDLED, REFUSED, UNUSED, Settings, UnknownField
+from .fields import FIELDS, HANDLED, REFUSED, UNUSED, Settings, UnknownField
+from .folder import fresh_folder
+from .translate import Sections, Translation, hidden_of, place_of
 
 
 class Config(Settings):
@@ -145,80 +138,59 @@ class Config(Settings):
             return (HANDLED | UNUSED)[name]
         if name in REFUSED:
             return REFUSED[name][0]
-        if name == "num_envs" and self._lanes > 1:
-            return self._lanes
+        if name == "num_envs" and self._origin.num_envs > 1:
+            return self._origin.num_envs
         if name == "target_return":
             return self.env.target_return
-        place = self._place(name)
+        return self._tuned(name)
+
+    def _tuned(self, name: str) -> Any:
+        """What this agent and environment get if nothing is set."""
+        place = place_of(self.agent.algorithm, name)
         if place is None:
             raise UnknownField(f"{name} has no meaning for {self.agent_class.__name__}")
         section, key = place
-        sections = {"agent": self.agent.preset | self._widths(self._values)}
+        sections = {"agent": self.agent.preset | hidden_of(self.agent, self._origin.name, self._values)}
         config, _ = resolve_config(self.agent.algorithm, self._origin.name, sections)
         return FIELDS[name].to_theirs(getattr(getattr(config, section), key), self)
-
-    def print(self) -> None:
-        """Show the run that this describes."""
-        print(self.run_config().to_yaml())
 
     @property
     def _origin(self) -> Origin:
         return self.env.origin if self._env is not None else Origin("", "")
 
     @property
-    def _lanes(self) -> int:
-        """Environments that the caller asks for by way of the environment; 1 is what is left unsaid."""
-        return self._origin.num_envs
+    def lanes_are_chosen(self) -> bool:
+        """Whether the caller asked for a number of environments; 1 in ``env_args`` counts as not asked."""
+        return "num_envs" in self._values or self._origin.num_envs > 1
 
     @property
-    def lanes_are_chosen(self) -> bool:
-        return "num_envs" in self._values or self._lanes > 1
+    def cwd(self) -> str:
+        """The run's folder; chosen when it is first read, so that it is known before training."""
+        if self._cwd is None:
+            name = f"{self.env.env_name}_{self.agent_class.__name__.removeprefix('Agent')}_{self.random_seed}"
+            self._cwd = fresh_folder(name, bool(self.continue_train or self.if_remove))
+        return self._cwd
 
-    def _place(self, name: str) -> tuple[str, str] | None:
-        """Section and name of a documented setting in the run's config, if its agent has it."""
-        known = {f.name for f in fields(find_agent(self.agent.algorithm).config)}
-        for path in FIELDS[name].paths:
-            section, key = path.split(".")
-            if section != "agent" or key in known:
-                return section, key
-        return None
-
-    def _widths(self, values: dict[str, Any]) -> dict[str, Any]:
-        if "net_dim" not in values and "num_layer" not in values:
-            return {}
-        default, _ = resolve_config(self.agent.algorithm, self._origin.name)
-        hidden = default.agent.hidden
-        return {"hidden": (values.get("net_dim", hidden[0]),) * values.get("num_layer", len(hidden))}
+    @cwd.setter
+    def cwd(self, value: str | Path) -> None:
+        self._cwd = None if value is None else str(value)
 
     # ---- the run
 
+    def print(self) -> None:
+        """Show the run that this describes."""
+        print(self.run_config().to_yaml())
+
     def run_config(self) -> RunConfig:
         """The frozen config of the run that this describes."""
+        self.agent.check_trainable()
         values = self._values | self.agent._values
-        sections: dict[str, dict[str, Any]] = {"agent": self.agent.preset | self._widths(values)}
-        sections |= {"env": {"num_envs": self.num_envs}, "train": {}}
-        used = {}
-        for name, value in values.items():
-            if name not in FIELDS:
-                continue
-            place = self._place(name)
-            if place is not None:
-                section, key = place
-                sections.setdefault(section, {})[key] = FIELDS[name].to_ours(value, self)
-                used[f"{section}.{key}"] = name
-            elif name not in FOR_ALL:
-                raise ConfigError(f"{name} has no meaning for {self.agent_class.__name__}; remove the line")
-        self._add_special(sections, values)
-        try:
-            config, _ = resolve_config(self.agent.algorithm, self._origin.name, sections)
-        except ConfigError as error:  # in the words that the caller used
-            text = str(error)
-            for path, name in used.items():
-                text = text.replace(f"{path}=", f"{name}=")
-            raise ConfigError(text) from None
-        return config
+        translation = Translation(self.agent, self._origin.name, values, self)
+        translation.sections["env"].setdefault("num_envs", self.num_envs)
+        self._add_special(translation.sections, values)
+        return translation.resolve()
 
-    def _add_special(self, sections: dict[str, dict[str, Any]], values: dict[str, Any]) -> None:
+    def _add_special(self, sections: Sections, values: dict[str, Any]) -> None:
         self._check_evaluation(values)
         flag = values.get("if_per_or_gae")
         if self.if_off_policy and flag is not None:
@@ -241,10 +213,17 @@ class Config(Settings):
         given = values.get("learner_gpu_ids", ())
         groups = [given] if isinstance(given, int) else list(given)
         if len(groups) > 1 and not all(isinstance(group, int) for group in groups):
-            raise ConfigError(f"learner_gpu_ids={given!r} asks for a tournament, which is not in this interface")
+            warnings.warn(
+                f"learner_gpus={given!r} asks for a tournament of {len(groups)} agents, which this version does not"
+                f" have; one agent is trained, with learner_gpus={groups[0]!r}",
+                UserWarning,
+                stacklevel=4,
+            )
+            groups = groups[:1]
         ids = [int(x) for x in np.ravel(groups)] or [int(x) for x in [values.get("gpu_id")] if x is not None]
         if max(ids, default=-1) >= 0 and not torch.cuda.is_available():
-            warnings.warn(f"there is no GPU {ids[0]}; training runs on the CPU", UserWarning, stacklevel=4)
+            what = f"GPU {ids[0]}" if len(ids) == 1 else f"GPU for learner_gpus={given!r}"
+            warnings.warn(f"there is no {what}; one learner trains on the CPU", UserWarning, stacklevel=4)
             return [-1]
         wanted = [ids[0] + rank if ids[0] >= 0 else -1 for rank in range(len(ids))]
         if ids != wanted:
@@ -252,7 +231,7 @@ class Config(Settings):
         return ids
 
     def _check_evaluation(self, values: dict[str, Any]) -> None:
-        """An evaluation elsewhere than where training happens would be a silent lie: refuse it."""
+        """Refuse an evaluation in another environment than that of training, since it would not happen there."""
         env, args = values.get("eval_env_class"), values.get("eval_env_args")
         if env is None and args is None:
             return
@@ -271,89 +250,13 @@ class Config(Settings):
         origin = self._origin
         return origin.source if _is_plain(origin.kwargs) else partial(make_env, origin.source, **origin.kwargs)
 
-    # ---- the folder
 
-    @property
-    def cwd(self) -> str:
-        """The run's folder; chosen at the first look, so that whoever asks before training finds the results there."""
-        if self._cwd is None:
-            name = f"{self.env.env_name}_{self.agent_class.__name__.removeprefix('Agent')}_{self.random_seed}"
-            name = name.replace("/", "-").replace(":", "-")
-            path, taken = Path(name), 1
-            while not (self.continue_train or self.if_remove) and (path / "config.yaml").exists():
-                taken += 1
-                path = Path(f"{name}_{taken}")
-            self._cwd = f"./{path}"
-        return self._cwd
-
-    @cwd.setter
-    def cwd(self, value: str | Path) -> None:
-        self._cwd = None if value is None else str(value)
-
-    def open_folder(self) -> tuple[Path, bool]:
-        """The folder to train in and whether to continue there; it is emptied only where ``if_remove`` is True."""
-        folder = Path(self.cwd)
-        if self.continue_train and self.if_remove:
-            raise ConfigError("continue_train and if_remove contradict each other; set one of them")
-        if not (folder / "config.yaml").exists():
-            return folder, False
-        if self.if_remove is True:
-            remove_run(folder)
-        elif not self.continue_train:
-            raise ConfigError(
-                f"{folder} already holds a run; set continue_train to go on with it, if_remove to delete it,"
-                f" or another cwd"
-            )
-        return folder, bool(self.continue_train)
+Arguments = Config
 
 
 def _is_plain(kwargs: dict[str, Any]) -> bool:
-    """Whether a config file can hold these arguments; others are bound to the environment's maker."""
+    """Whether a config file can hold these arguments; others are bound to the function that makes the environment."""
     try:
         return bool(json.loads(json.dumps(kwargs)) == kwargs)
     except (TypeError, ValueError):
         return False
-
-
-def remove_run(folder: Path) -> None:
-    """Delete a run folder: one of ours, in use by nobody, and not the place we stand in."""
-    load_config(folder)  # an error unless the folder is one of ours
-    if Path.cwd().is_relative_to(folder.resolve()):
-        raise ConfigError(f"if_remove would delete {folder.resolve()}, which holds the working folder; set another cwd")
-    store = Store(folder)
-    store.lock()
-    try:
-        shutil.rmtree(folder)
-    finally:
-        store.close()
-
-
-def train_agent(args: Config, if_single_process: bool = False) -> RunResult:
-    """Train what ``args`` describe, with ``num_workers`` above 1 in processes; ``args.cwd`` holds the results."""
-    return _train(args, in_processes=args.num_workers > 1 and not if_single_process)
-
-
-def train_and_evaluate(args: Config) -> RunResult:
-    """Train in a single process."""
-    return _train(args, in_processes=False)
-
-
-def train_and_evaluate_mp(args: Config, python_path: str = "") -> RunResult:
-    """Train with workers and evaluator in processes; ``python_path`` is accepted for old scripts and has no use."""
-    return _train(args, in_processes=True)
-
-
-def _train(args: Config, in_processes: bool) -> RunResult:
-    config, source = args.run_config(), args.source()
-    if in_processes:
-        config = _with_workers(config, args.num_workers)
-    folder, resume = args.open_folder()
-    with RunDisplay(config.train.max_steps, Console()) as display:
-        return run_training(config, source, folder, resume, display)
-
-
-def _with_workers(config: RunConfig, num_workers: int) -> RunConfig:
-    """Every worker has ``num_envs`` environments of its own, as documented."""
-    groups = math.lcm(num_workers, config.num_learners)
-    env = replace(config.env, num_envs=config.env.num_envs * num_workers, num_groups=groups)
-    return replace(config, env=env, execute=replace(config.execute, executor="process", num_workers=num_workers))

@@ -106,8 +106,9 @@ def origin_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Origin:
 
 
 def _is_gym_make(thing: Any) -> bool:
-    package = str(getattr(thing, "__module__", "")).split(".")[0]
-    return package in ("gym", "gymnasium") and getattr(thing, "__name__", "") == "make"
+    package = str(getattr(thing, "__module__", ""))
+    ours = package == "elegantrl.compat.gym"
+    return (ours or package.split(".")[0] in ("gym", "gymnasium")) and getattr(thing, "__name__", "") == "make"
 
 
 def _arguments(factory: Callable[..., Any], args: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def _arguments(factory: Callable[..., Any], args: dict[str, Any]) -> dict[str, A
         if name not in parameters and name not in DESCRIPTION and not takes_all:
             raise UnknownField(f"env_args has no use for {name!r}; {did_you_mean(name, parameters)}")
     wanted = {name: value for name, value in args.items() if name in parameters or name not in DESCRIPTION}
-    wanted.pop("num_envs", None)  # the core passes it to whoever takes it
+    wanted.pop("num_envs", None)  # the core passes it to factories that take it
     return wanted
 
 
@@ -188,9 +189,9 @@ class BuiltEnv:
     """The documented attributes of an environment; the two ways of stepping it are subclasses."""
 
     def __init__(self, origin: Origin, num_envs: int = 1, device: str = "cpu") -> None:
-        self._vec = make_env(origin.source, num_envs, device=device, **origin.kwargs)
-        spec = self._vec.spec
-        lane = self._vec.envs[0] if isinstance(self._vec, GymVecEnv) else self._vec
+        self.vec = make_env(origin.source, num_envs, device=device, **origin.kwargs)
+        spec = self.vec.spec
+        lane = self.vec.envs[0] if isinstance(self.vec, GymVecEnv) else self.vec
         raw = getattr(lane, "unwrapped", lane)
         self.origin = origin
         self.env_name = str(getattr(raw, "env_name", origin.name))
@@ -201,8 +202,11 @@ class BuiltEnv:
         self.if_discrete = spec.action.kind == "discrete"
         targets = (origin.claims.get("target_return"), getattr(raw, "target_return", None), spec.target_return)
         self.target_return = next((t for t in targets if t is not None and math.isfinite(t)), None)
+        self.num_uses = 0
+        """Resets and steps that a caller took by hand; an agent that explores here looks at it."""
         self._num_resets = 0
         self._running = False
+        self._drew_nothing = False
         for name in MEASURED:
             claim = origin.claims.get(name)
             if claim is not None and np.prod(claim) != getattr(self, name):
@@ -215,19 +219,23 @@ class BuiltEnv:
     def _reset(self, seed: int | None) -> Tensor:
         """Each reset has a seed of its own, so episodes differ and a script repeats."""
         self._num_resets += 1
+        self.num_uses += 1
         self._running = True
-        return self._vec.reset(self._num_resets if seed is None else seed)
+        return self.vec.reset(self._num_resets if seed is None else seed)
 
     def render(self) -> Any:
         """A frame, or a window; ``build_env(id, {"render_mode": "human"})`` asks for one."""
-        lane: Any = self._vec.envs[0] if isinstance(self._vec, GymVecEnv) else self._vec
+        lane: Any = self.vec.envs[0] if isinstance(self.vec, GymVecEnv) else self.vec
         if getattr(lane, "render_mode", None) is None:
-            warnings.warn(f"{self.env_name} draws nothing without a render_mode in env_args", UserWarning, stacklevel=2)
+            if not self._drew_nothing:  # once, since documents call this at every step
+                text = f"{self.env_name} draws nothing without a render_mode in env_args"
+                warnings.warn(text, UserWarning, stacklevel=2)
+            self._drew_nothing = True
             return None
         return lane.render()
 
     def close(self) -> None:
-        self._vec.close()
+        self.vec.close()
 
 
 class BuiltSingleEnv(BuiltEnv):
@@ -239,9 +247,10 @@ class BuiltSingleEnv(BuiltEnv):
     def step(self, action: Any) -> tuple[Any, float, bool, dict[str, Any]]:
         if not self._running:
             raise ConfigError("an episode begins with reset(); call it before the first step and after done")
+        self.num_uses += 1
         dtype = torch.int64 if self.if_discrete else torch.float32
-        x = torch.as_tensor(np.asarray(action)).to(self._vec.device, dtype)
-        step = raise_faults(self._vec, self._vec.step(x.reshape(1) if self.if_discrete else x.reshape(1, -1)))
+        x = torch.as_tensor(np.asarray(action)).to(self.vec.device, dtype)
+        step = raise_faults(self.vec, self.vec.step(x.reshape(1) if self.if_discrete else x.reshape(1, -1)))
         cut = bool(step.truncated)
         done = cut or bool(step.terminated)
         self._running = not done
@@ -255,7 +264,8 @@ class BuiltVecEnv(BuiltEnv):
         return self._reset(seed)
 
     def step(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-        step = raise_faults(self._vec, self._vec.step(action))
+        self.num_uses += 1
+        step = raise_faults(self.vec, self.vec.step(action))
         info = {"TimeLimit.truncated": step.truncated, "next_state": step.next_obs}
         return step.obs, step.reward, step.terminated | step.truncated, info
 
@@ -266,6 +276,20 @@ class ChasingVecEnv(BuiltVecEnv):
     def __init__(self, dim: int = 2, env_num: int = 4096, device_id: int = 0) -> None:
         origin = Origin("Chasing", "Chasing", {"dim": dim}, num_envs=env_num)
         super().__init__(origin, env_num, device_of(device_id))
+
+
+class ChasingEnv(BuiltSingleEnv):
+    """One point mass that chases another one through ``dim`` dimensions."""
+
+    def __init__(self, dim: int = 2) -> None:
+        super().__init__(Origin("Chasing", "Chasing", {"dim": dim}))
+
+
+class PendulumEnv(BuiltSingleEnv):
+    """The pendulum, or another environment, with a target return."""
+
+    def __init__(self, gym_env_name: str = "Pendulum-v1", target_return: float = -200) -> None:
+        super().__init__(origin_of(gym_env_name, {"target_return": target_return}))
 
 
 def build_env(env_class: Any, env_args: Mapping[str, Any] | None = None, gpu_id: int = -1) -> BuiltEnv:

@@ -104,13 +104,14 @@ HANDLED: dict[str, Any] = {
     "eval_env_class": None,
     "eval_env_args": None,
 }
-"""What ``Config`` acts upon itself, with the value of who never sets it."""
+"""What ``Config`` acts upon itself, with the value that counts where it is not set."""
 
 UNUSED: dict[str, Any] = {
     "if_build_vec_env": True,
     "if_keep_save": True,
     "if_over_write": True,
     "if_save_buffer": True,
+    "if_use_old_traj": False,
     "save_gap": None,
     "eval_gap": None,
     "eval_times2": None,

@@ -1,0 +1,51 @@
+"""The functions of the documents that train what a ``Config`` describes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from ..cli.display import RunDisplay
+from ..config.run import RunConfig
+from ..runtime.run import RunResult, run_training
+from .config import Config
+from .folder import open_folder
+
+
+def train_agent(args: Config, if_single_process: bool = False) -> RunResult:
+    """Train what ``args`` describe, with ``num_workers`` above 1 in processes; ``args.cwd`` holds the results."""
+    return _train(args, in_processes=args.num_workers > 1 and not if_single_process)
+
+
+def train_and_evaluate(args: Config) -> RunResult:
+    """Train in a single process."""
+    return _train(args, in_processes=False)
+
+
+def train_and_evaluate_mp(args: Config, python_path: str = "") -> RunResult:
+    """Train with workers and evaluator in processes; ``python_path`` is accepted for old scripts and has no use."""
+    return _train(args, in_processes=True)
+
+
+train_agent_single_process = train_and_evaluate
+train_agent_multiprocessing = train_agent_multiprocessing_multi_gpu = train_and_evaluate_mp
+
+
+def _train(args: Config, in_processes: bool) -> RunResult:
+    config, source = args.run_config(), args.source()
+    if in_processes:
+        config = _with_workers(config, args.num_workers)
+    folder = Path(args.cwd)
+    resume = open_folder(folder, bool(args.continue_train), args.if_remove)
+    with RunDisplay(config.train.max_steps, Console()) as display:
+        return run_training(config, source, folder, resume, display)
+
+
+def _with_workers(config: RunConfig, num_workers: int) -> RunConfig:
+    """Every worker has ``num_envs`` environments of its own, as documented."""
+    groups = math.lcm(num_workers, config.num_learners)
+    env = replace(config.env, num_envs=config.env.num_envs * num_workers, num_groups=groups)
+    return replace(config, env=env, execute=replace(config.execute, executor="process", num_workers=num_workers))
