@@ -147,8 +147,8 @@ class AgentActorCritic(Agent):
         return metrics
 
     def actor_is_due(self, metrics: Metrics) -> bool:
-        """Whether this update moves the actor too."""
-        return self.num_updates % self.config.actor_interval == 0
+        """Whether this update moves the actor too: every ``actor_interval``-th one, with the targets of TD3."""
+        return (self.num_updates + 1) % self.config.actor_interval == 0
 
     def draw_noise(self, batch: Transition) -> ActionNoise:
         """The noise of the next update."""

@@ -170,7 +170,7 @@ def test_actor_interval(make_spec: MakeSpec) -> None:
         before = agent.actor_step.flat.clone()
         agent.update(fixed_batch())
         changed.append(not torch.equal(before, agent.actor_step.flat))
-    assert changed == [True, False] * 3
+    assert changed == [False, True] * 3
     assert agent.critic_step.count.item() == 6 and agent.actor_step.count.item() == 3
 
 

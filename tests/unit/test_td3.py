@@ -292,16 +292,16 @@ def test_td3_delays_the_actor_and_the_targets(make_spec: MakeSpec) -> None:
     # Guards against: T1, TD3 without target actor, clipped smoothing, delay or independent critics.
     changed = moves(build(make_spec("continuous")), 6)
     assert changed["critic"] == [True] * 6
-    assert changed["actor"] == [True, False] * 3
-    assert changed["critic target"] == changed["actor target"] == [False, True] * 3
+    # C7: in the paper the actor and both targets move in the same update; the actor moved one update earlier.
+    assert changed["actor"] == changed["critic target"] == changed["actor target"] == [False, True] * 3
 
 
 def test_other_intervals(make_spec: MakeSpec) -> None:
     changed = moves(build(make_spec("continuous"), actor_interval=3, target_interval=1), 6)
-    assert changed["actor"] == [True, False, False] * 2
+    assert changed["actor"] == [False, False, True] * 2
     assert changed["critic target"] == [True] * 6
     # Until the first move of the actor its target is equal to it, and thereafter it follows at every update.
-    assert changed["actor target"] == [True] * 6
+    assert changed["actor target"] == [False, False, True, True, True, True]
 
 
 def test_ddpg_delays_nothing(make_spec: MakeSpec) -> None:
@@ -326,11 +326,12 @@ def test_both_targets_follow_by_tau(make_spec: MakeSpec, build_one: Callable[...
 
 def test_every_update_reports_the_latest_actor_step(make_spec: MakeSpec) -> None:
     agent = build(make_spec("continuous"), actor_interval=3)
-    logged: list[Metrics] = [agent.update(fixed_batch()) for _ in range(4)]
-    losses = [metrics["loss/actor"].item() for metrics in logged]
+    logged: list[Metrics] = [agent.update(fixed_batch()) for _ in range(6)]
+    assert "loss/actor" not in logged[0] and "loss/actor" not in logged[1]
+    losses = [metrics["loss/actor"].item() for metrics in logged[2:]]
     assert losses[0] == losses[1] == losses[2] != losses[3]
     critic = [metrics["loss/critic"].item() for metrics in logged]
-    assert len(set(critic)) == 4
+    assert len(set(critic)) == 6
 
 
 def test_the_critics_of_td3_are_independent(make_spec: MakeSpec) -> None:
