@@ -31,16 +31,6 @@ def gae(
     return discounted_sum(delta_TN, trace_TN)
 
 
-def n_step_return(
-    reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: Tensor | float
-) -> Tensor:
-    """Discounted return to the end of the episode or of the rollout, then the successor's value [T, N]."""
-    ended_TN = terminated | truncated
-    ended_TN = torch.cat([ended_TN[:-1], torch.ones_like(ended_TN[-1:])])  # the rollout ends here too
-    boundary_TN = reward + gamma * next_value * (ended_TN & ~terminated)
-    return discounted_sum(boundary_TN, gamma * (~ended_TN).to(reward.dtype))
-
-
 def vtrace(
     reward: Tensor,
     value: Tensor,
@@ -56,8 +46,8 @@ def vtrace(
 ) -> tuple[Tensor, Tensor]:
     """Value targets and policy-gradient advantages [T, N], corrected for the policy that acted (arXiv:1802.01561).
 
-    ``log_ratio`` is log pi(a|s) - log mu(a|s). On-policy it is zero and the targets are those of ``gae`` + value. A
-    loss that has the ratio in it already takes advantages that are not weighed by it once more.
+    ``log_ratio`` is log pi(a|s) - log mu(a|s). On-policy it is zero, and advantages and targets are those of ``gae``.
+    A loss that contains the ratio takes advantages without it (``weigh_advantage=False``), or it would count twice.
     """
     ratio_TN = log_ratio.exp()
     rho_TN, c_TN = ratio_TN.clamp(max=rho_clip), lam * ratio_TN.clamp(max=c_clip)
@@ -65,11 +55,11 @@ def vtrace(
     bootstrap_TN = gamma * (~terminated).to(reward.dtype)
     delta_TN = rho_TN * (reward + bootstrap_TN * next_value - value)
     correction_TN = discounted_sum(delta_TN, gamma * c_TN * ~ended_TN)  # v_s - V(s)
-    target_TN = value + correction_TN
-    # The advantage looks one step ahead to v_{s+1}; at an episode's end and at the last row that is the plain value.
-    ahead_TN = torch.cat([torch.where(ended_TN[:-1], next_value[:-1], target_TN[1:]), next_value[-1:]])
-    advantage_TN = reward + bootstrap_TN * ahead_TN - value
-    return target_TN, rho_TN * advantage_TN if weigh_advantage else advantage_TN
+    # r + gamma (V(s') + lambda (v_s' - V(s'))) - V(s); lambda = 1 bootstraps from the target v_s', as the paper does.
+    # The successor's correction counts within the same episode and rollout only.
+    carried_TN = torch.cat([lam * correction_TN[1:] * ~ended_TN[:-1], torch.zeros_like(correction_TN[-1:])])
+    advantage_TN = reward + bootstrap_TN * (next_value + carried_TN) - value
+    return value + correction_TN, rho_TN * advantage_TN if weigh_advantage else advantage_TN
 
 
 def discounted_sum(term: Tensor, decay: Tensor) -> Tensor:

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from elegantrl.agents.a2c import A2CConfig, AgentA2C
 from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.on_policy import Batch
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
-from elegantrl.agents.returns import gae
+from elegantrl.agents.returns import gae, vtrace
 from elegantrl.envs import make_env
 from elegantrl.nets.distributions import Categorical
 from elegantrl.nets.normalize import ObsNorm
@@ -260,9 +261,35 @@ def test_vtrace_setting_uses_vtrace(make_spec: MakeSpec, make_rollout: MakeRollo
     # with two names.
     plain, corrected = (build(make_spec("discrete"), vtrace=v) for v in (False, True))
     rollout = make_rollout(plain, "discrete", 20, 1)
-    torch.testing.assert_close(corrected.targets(rollout).value_target, plain.targets(rollout).value_target)
+    for one, other in zip(corrected.targets(rollout), plain.targets(rollout), strict=True):
+        torch.testing.assert_close(one, other)
     stale = rollout._replace(kept=rollout.kept + 1.0)
     assert not torch.allclose(corrected.targets(stale).value_target, plain.targets(stale).value_target)
+
+
+@pytest.mark.parametrize("agent", [AgentPPO, AgentA2C])
+def test_the_ratio_of_old_data_counts_once(make_spec: MakeSpec, make_rollout: MakeRollout, agent: Any) -> None:
+    """The first gradient is that of -mean(clipped ratio * advantage): PPO's loss contains the ratio, A2C's does not.
+
+    C8: no test noticed that the ratio was in PPO's loss and in its advantages.
+    """
+    config = {AgentPPO: PPOConfig, AgentA2C: A2CConfig}[agent]
+    torch.manual_seed(0)
+    a = agent(make_spec("discrete"), config(hidden=(8,), vtrace=True, normalize_advantage=False), CPU, 0)
+    rollout = make_rollout(a, "discrete", 20, 1)
+    rollout = rollout._replace(kept=rollout.kept + 0.15)  # ratio 0.86: clipped by neither
+    with torch.no_grad():
+        value = a.value(rollout.obs)
+        log_ratio = a.policy.dist(rollout.obs).log_prob(rollout.action) - rollout.kept
+        flags = (rollout.terminated, rollout.truncated)
+        next_value = a.next_values(rollout, value)
+        _, weighed = vtrace(rollout.reward, value, next_value, *flags, log_ratio, 0.99, 0.95)
+    dist = a.policy.dist(rollout.obs.flatten(0, 1))
+    expected = -(dist.log_prob(rollout.action.flatten()) * weighed.flatten()).mean()
+    loss, _ = a.policy_loss(dist, a.targets(rollout))
+    params = list(a.policy.parameters())
+    for one, other in zip(*(torch.autograd.grad(x, params, retain_graph=True) for x in (loss, expected)), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("vtrace", [False, True])
@@ -293,9 +320,8 @@ def test_every_advantage_path_bootstraps_at_the_end_of_the_rollout(
     final = torch.tensor([10 + 0.5 * 8 - 3, 10 + 0.5 * 9 - 3, 10 - 3])
     torch.testing.assert_close(rows.advantage.view(2, 3)[1], final)
     torch.testing.assert_close(rows.value_target.view(2, 3)[1], final + 3)
-    # The first step: 1 + 0.5 * 3 - 2 = 0.5, then the share of what follows. V-trace looks one step ahead to the target.
-    share = 1.0 if vtrace else gae_lambda
-    torch.testing.assert_close(rows.advantage.view(2, 3)[0], 0.5 + 0.5 * share * final)
+    # The first step: 1 + 0.5 * 3 - 2 = 0.5, then the share of what follows.
+    torch.testing.assert_close(rows.advantage.view(2, 3)[0], 0.5 + 0.5 * gae_lambda * final)
     torch.testing.assert_close(rows.value_target.view(2, 3)[0], 2 + 0.5 + 0.5 * gae_lambda * final)
 
 

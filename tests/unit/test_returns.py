@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from elegantrl.agents.returns import discounted_sum, gae, n_step_return, vtrace
+from elegantrl.agents.returns import discounted_sum, gae, vtrace
 
 
 def column(*numbers: float) -> Tensor:
@@ -39,17 +39,6 @@ def test_gae_with_one_truncation_and_one_termination() -> None:
     torch.testing.assert_close(advantage, column(9, 32, -16, -36, -15))
 
 
-def test_n_step_return_with_one_truncation_and_one_termination() -> None:
-    # R_4 = 5 + 0.5 * 60 = 35;  R_3 = 4;  R_2 = 3 + 0.5 * 4 = 5;  R_1 = 2 + 0.5 * 100 = 52;  R_0 = 1 + 0.5 * 52 = 27
-    result = n_step_return(REWARD, NEXT_VALUE, TERMINATED, TRUNCATED, 0.5)
-    torch.testing.assert_close(result, column(27, 52, 5, 4, 35))
-
-
-def test_n_step_return_of_a_rollout_that_ends_in_a_termination() -> None:
-    result = n_step_return(column(1, 2), column(7, 999), flags(0, 1), flags(0, 0), 0.5)
-    torch.testing.assert_close(result, column(2, 2))
-
-
 def test_vtrace_by_hand() -> None:
     # Guards against: P4, an advantage path without a value at the end of the rollout, a V-trace that is none, a flag
     # with two names.
@@ -76,12 +65,12 @@ def test_vtrace_uses_both_clips_and_lambda() -> None:
     # Ratios 3 and 3 with rho clipped at 2 and c at 1.5; gamma = 0.5, lambda = 0.5; the second step ends the MDP.
     # delta_1 = 2 * (2 - 20) = -36;  delta_0 = 2 * (1 + 0.5 * 20 - 10) = 2
     # correction_0 = 2 + 0.5 * (0.5 * 1.5) * -36 = -11.5
-    # advantage_0 = 2 * (1 + 0.5 * (20 - 36) - 10) = -34
+    # advantage_0 = 2 * (1 + 0.5 * (20 + 0.5 * -36) - 10) = -16
     target, advantage = vtrace(
         column(1, 2), column(10, 20), column(20, 999), flags(0, 1), flags(0, 0), column(3, 3).log(), 0.5, 0.5, 2.0, 1.5
     )
     torch.testing.assert_close(target, column(-1.5, -16))
-    torch.testing.assert_close(advantage, column(-34, -36))
+    torch.testing.assert_close(advantage, column(-16, -36))
 
 
 def test_vtrace_bears_a_ratio_that_overflows() -> None:
@@ -155,18 +144,19 @@ def test_gae_with_lambda_1_is_the_return_minus_the_value(case: Case, gamma: floa
                 if case.ended(k, n) or k == case.steps - 1:
                     expected[t, n] += factor * case.bootstrap(k, n)
                     break
-    result = n_step_return(case.reward, case.next_value, case.terminated, case.truncated, gamma)
-    torch.testing.assert_close(result, expected)
     advantage = gae(case.reward, case.value, case.next_value, case.terminated, case.truncated, gamma, 1.0)
     torch.testing.assert_close(advantage + case.value, expected)
 
 
 @settings(max_examples=40, deadline=None)
 @given(case=cases, gamma=discounts, lam=discounts)
-def test_vtrace_on_policy_has_the_targets_of_gae(case: Case, gamma: float, lam: float) -> None:
+def test_vtrace_on_policy_is_gae(case: Case, gamma: float, lam: float) -> None:
+    # C8: the advantages did not depend on lambda.
     args = (case.reward, case.value, case.next_value, case.terminated, case.truncated)
-    target, _ = vtrace(*args, torch.zeros_like(case.reward), gamma, lam)
-    torch.testing.assert_close(target, gae(*args, gamma, lam) + case.value)
+    expected = gae(*args, gamma, lam)
+    target, advantage = vtrace(*args, torch.zeros_like(case.reward), gamma, lam)
+    torch.testing.assert_close(target, expected + case.value)
+    torch.testing.assert_close(advantage, expected)
 
 
 @settings(max_examples=30, deadline=None)
