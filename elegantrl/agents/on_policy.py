@@ -7,6 +7,7 @@ Axes: T rollout steps, N lanes, B minibatch rows drawn from the T*N steps, O obs
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -93,11 +94,14 @@ class AgentOnPolicy(Agent):
             self.value.observe(self.averaging.mean(rows.value_target), self.averaging.variance(rows.value_target))
         metrics: Metrics = {}
         for _ in range(self.config.num_epochs):
+            epoch: list[Metrics] = []
             for part in self.minibatches(rows):
                 tell, norm = self.descend("loss", self.step, part)
+                if self.may_stop():
+                    epoch.append(tell())
                 self.num_updates += 1
             metrics = tell() | {"loss/grad_norm": norm}
-            if self.should_stop(metrics):
+            if self.may_stop() and self.should_stop(epoch):
                 break
         self.observe(batch.obs)
         return self.diagnose(metrics)  # of the last minibatch: most of a log line's cost is saved on the others
@@ -111,8 +115,12 @@ class AgentOnPolicy(Agent):
         columns = (torch.split(x[order], self.config.batch_size) for x in rows)
         return [Batch(*parts) for parts in zip(*columns, strict=True)]
 
-    def should_stop(self, metrics: Metrics) -> bool:
-        """Whether to leave the rest of the epochs undone."""
+    def may_stop(self) -> bool:
+        """Whether ``should_stop`` is to be asked after each epoch."""
+        return False
+
+    def should_stop(self, epoch: Sequence[Metrics]) -> bool:
+        """Whether to skip the remaining epochs, given the metrics of this epoch's minibatches."""
         return False
 
     def diagnose(self, metrics: Metrics) -> Metrics:

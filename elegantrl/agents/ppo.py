@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ class PPOConfig(OnPolicyConfig, HTermConfig):
     clip: float = tunable(0.2, 0.05, 0.4, gt=0.0, le=1.0)
     """How far a probability ratio may move from 1 before its gradient is cut."""
     target_kl: float | None = setting(None, gt=0.0)
-    """Skip the remaining epochs once the policy has moved this far."""
+    """Skip the remaining epochs once the policy has moved this far, on average over an epoch's minibatches."""
 
 
 class AgentPPO(AgentOnPolicy):
@@ -46,9 +47,9 @@ class AgentPPO(AgentOnPolicy):
             "policy/clip_frac": (change_B.abs() > self.hypers.clip).float().mean(),
         }
 
-    def should_stop(self, metrics: Metrics) -> bool:
-        # One host read per epoch, and only if asked for.
-        if self.config.target_kl is None:
-            return False
-        kl = self.averaging.average(self.diagnose(dict(metrics))["policy/kl"])
-        return bool(kl > self.config.target_kl)
+    def may_stop(self) -> bool:
+        return self.config.target_kl is not None
+
+    def should_stop(self, epoch: Sequence[Metrics]) -> bool:
+        kl = torch.stack([self.diagnose(dict(metrics))["policy/kl"] for metrics in epoch]).mean()
+        return bool(self.averaging.average(kl) > self.config.target_kl)  # one host read per epoch

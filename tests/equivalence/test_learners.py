@@ -167,7 +167,7 @@ def test_all_ranks_leave_out_the_same_epochs(log_ratio: float, stops: bool) -> N
     ranks = pair("ppo", "discrete", {"target_kl": 0.5})
     metrics = [{"log_ratio": torch.full((4,), value)} for value in (0.0, log_ratio)]
     agents: list[Any] = [learner.agent for learner in ranks]
-    assert at_once(lambda rank: agents[rank].should_stop(metrics[rank])) == [stops, stops]
+    assert at_once(lambda rank: agents[rank].should_stop([metrics[rank]])) == [stops, stops]
 
 
 def batch_of(kind: str, seed: int, rows: int = 16) -> Transition:

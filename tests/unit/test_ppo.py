@@ -335,6 +335,13 @@ def test_kl_stop_skips_the_remaining_epochs(make_spec: MakeSpec, make_rollout: M
     assert counts == {None: 18, 1e-8: 3, 1e8: 18}
 
 
+@pytest.mark.parametrize(("target_kl", "stops"), [(0.15, True), (0.25, False)])
+def test_kl_stop_looks_at_the_mean_over_an_epoch(make_spec: MakeSpec, target_kl: float, stops: bool) -> None:
+    # C11: the last minibatch alone decided. Divergences: (e - 2) / 2 = 0.36 and 0, on average 0.18.
+    agent = build(make_spec("discrete"), target_kl=target_kl)
+    assert agent.should_stop([{"log_ratio": x} for x in (torch.tensor([1.0, 0.0]), torch.zeros(2))]) is stops
+
+
 @pytest.mark.parametrize(
     ("schedule", "expected"), [("linear", [0.01, 0.0075, 0.005, 0.0, 0.0]), ("constant", [0.01] * 5)]
 )
