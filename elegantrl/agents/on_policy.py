@@ -89,6 +89,9 @@ class AgentOnPolicy(Agent):
 
     def update(self, batch: Rollout) -> Metrics:
         """Several epochs of minibatch steps on one rollout [T, N]."""
+        is_first = self.num_updates == 0
+        if is_first:  # networks must not begin with inputs of another scale than all later ones
+            self.observe(batch.obs)
         rows = self.targets(batch)
         if isinstance(self.value, ScaledValueNet):
             self.value.observe(self.averaging.mean(rows.value_target), self.averaging.variance(rows.value_target))
@@ -103,7 +106,8 @@ class AgentOnPolicy(Agent):
             metrics = tell() | {"loss/grad_norm": norm}
             if self.may_stop() and self.should_stop(epoch):
                 break
-        self.observe(batch.obs)
+        if not is_first:  # after learning: the policy that acted had the statistics before this rollout
+            self.observe(batch.obs)
         return self.diagnose(metrics)  # of the last minibatch: most of a log line's cost is saved on the others
 
     def minibatches(self, rows: Batch) -> list[Batch]:
