@@ -123,7 +123,7 @@ def test_lanes_only_add_rows(make_spec: MakeSpec, make_rollout: MakeRollout, kin
         return gradients(agent, part)
 
     together = grads_of(rollout)
-    alone = [grads_of(Rollout(*(x[:, n : n + 1] for x in rollout))) for n in range(3)]
+    alone = [grads_of(Rollout(*(x[:, n : n + 1] for x in rollout[:7]))) for n in range(3)]
     for name, grad in together.items():
         torch.testing.assert_close(grad, torch.stack([g[name] for g in alone]).mean(0), atol=1e-6, rtol=1e-4)
 
