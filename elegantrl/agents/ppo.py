@@ -51,5 +51,6 @@ class AgentPPO(AgentOnPolicy):
         return self.config.target_kl is not None
 
     def should_stop(self, epoch: Sequence[Metrics]) -> bool:
+        assert self.config.target_kl is not None
         kl = torch.stack([self.diagnose(dict(metrics))["policy/kl"] for metrics in epoch]).mean()
         return bool(self.averaging.average(kl) > self.config.target_kl)  # one host read per epoch
