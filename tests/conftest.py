@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,8 +20,8 @@ from elegantrl.config import resolve as resolve_module
 from elegantrl.config.recipes import Recipe
 from elegantrl.report import plot as plot_module
 from elegantrl.runtime.run import RunResult
-from elegantrl.store import runlog as metrics_module
 from elegantrl.store.commits import Store
+from elegantrl.store.loggers import LOGGERS
 from elegantrl.types import ActionSpec, EnvSpec, Rollout
 
 
@@ -38,7 +39,7 @@ def run_quietly(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunResult]:
     """``elegantrl.train`` without tuned settings, and without pictures and event files, which cost more than a run."""
     monkeypatch.setattr(resolve_module, "find_recipe", lambda *_: Recipe("none"))
     monkeypatch.setattr(plot_module, "plot_run", lambda *_: None)
-    monkeypatch.setattr(metrics_module, "_open_tensorboard", lambda *_: None)
+    monkeypatch.setitem(LOGGERS, "tensorboard", lambda run: Mock())
 
     def run(agent: Any, env: Any = None, **settings: Any) -> RunResult:
         return elegantrl.train(agent, env, **settings)

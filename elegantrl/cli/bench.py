@@ -20,7 +20,8 @@ from ..errors import ElegantRLError
 from ..runtime.layout import share
 from ..runtime.progress import Silent
 from ..runtime.run import run_training
-from ..store.runlog import Row, read_metrics
+from ..store.loggers import Row
+from ..store.runlog import read_metrics
 from .display import Stdout
 from .parse import parse
 

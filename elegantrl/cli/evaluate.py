@@ -30,6 +30,10 @@ class Flags:
     """Episodes to play."""
     seed: int = 0
     """Seed of the evaluation environments."""
+    env: str | None = None
+    """Environment to play in, instead of the one the run was trained on; needed if that is `module:attribute`."""
+    allow_import: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Trust the folder: import and run the code that it names by import path."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print one JSON object instead of a table."""
 
@@ -38,13 +42,14 @@ def main(argv: list[str]) -> int:
     flags = parse(Flags, argv, "elegantrl eval")
     if flags.episodes < 1:
         raise ConfigError(f"--episodes {flags.episodes} is out of range: it must be >= 1")
-    policy = load(flags.runs, flags.weights)
-    score = play(policy, flags.episodes, flags.seed)
+    policy = load(flags)
+    env = flags.env or policy.config.env.id
+    score = play(policy, flags)
     if flags.json:
         result = {
             "agent": policy.config.agent_name,
             "runs": [str(run) for run in flags.runs],
-            "env": policy.config.env.id,
+            "env": env,
             "episodes": flags.episodes,
             "seed": flags.seed,
             "mean_return": score.mean,
@@ -54,8 +59,8 @@ def main(argv: list[str]) -> int:
         }
         print(json.dumps(result))
         return 0
-    who = policy.config.agent_name if len(flags.runs) == 1 else f"ensemble of {len(flags.runs)} runs"
-    table = Table(title=escape(f"{who} on {policy.config.env.id}"), title_justify="left")
+    agent = policy.config.agent_name if len(flags.runs) == 1 else f"ensemble of {len(flags.runs)} runs"
+    table = Table(title=escape(f"{agent} on {env}"), title_justify="left")
     for name in ("episodes", "mean", "95 % interval", "std", "min", "max"):
         table.add_column(name, justify="right")
     interval = f"{score.mean - score.ci95:,.1f} .. {score.mean + score.ci95:,.1f}"
@@ -65,19 +70,19 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def load(runs: tuple[Path, ...], weights: tuple[float, ...]) -> TrainedPolicy:
-    if not runs:
+def load(flags: Flags) -> TrainedPolicy:
+    if not flags.runs:
         raise ConfigError("RUN is missing; see elegantrl eval --help")
-    if len(runs) == 1 and not weights:
-        return TrainedPolicy.load(runs[0])
-    return TrainedPolicy.ensemble(runs, weights or None)
+    if len(flags.runs) == 1 and not flags.weights:
+        return TrainedPolicy.load(flags.runs[0], flags.allow_import)
+    return TrainedPolicy.ensemble(flags.runs, flags.weights or None, flags.allow_import)
 
 
-def play(policy: TrainedPolicy, episodes: int, seed: int) -> Score:
-    """The score; whatever a foreign environment raises on the way becomes one sentence."""
+def play(policy: TrainedPolicy, flags: Flags) -> Score:
+    """The score; whatever the code of an environment raises on the way becomes one sentence."""
     try:
-        return policy.evaluate(episodes, seed)
+        return policy.evaluate(flags.episodes, flags.seed, flags.env)
     except ElegantRLError:
         raise
     except Exception as error:
-        raise RoleError(f"evaluation failed in {policy.config.env.id}: {in_words(error)}") from error
+        raise RoleError(f"evaluation failed in {flags.env or policy.config.env.id}: {in_words(error)}") from error

@@ -20,7 +20,7 @@ from ..errors import ConfigError
 from ..registry import find_agent
 from ..runtime.layout import pick_layout
 from ..runtime.run import RunResult, run_training
-from ..store.trained import load_config
+from ..store.untrusted import load_config
 from .display import RunDisplay, Stdout
 from .parse import parse
 

@@ -18,7 +18,8 @@ from ..errors import CheckpointError, ConfigError
 from ..registry import build_agent, find_agent
 from ..rng import torch_stream
 from ..roles.group import GroupActor
-from ..store.files import load_weights, merge_state, save_actor_pth, save_weights, split_state
+from ..store.state import merge_state, split_state
+from ..store.tensors import load_weights, save_actor_pth, save_weights
 from ..types import ActionSpec, EnvSpec, Metrics, Rollout, Transition, Weights
 from .envs import BuiltEnv
 from .replay import Explored, ReplayBuffer, rollout_of

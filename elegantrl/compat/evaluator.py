@@ -11,8 +11,8 @@ import torch
 
 from ..errors import ConfigError
 from ..roles.evaluator import Score
-from ..store.files import save_actor_pth
 from ..store.runlog import RunLog
+from ..store.tensors import save_actor_pth
 from .envs import BuiltEnv, BuiltSingleEnv, build_env
 
 EVAL_TIMES = 8

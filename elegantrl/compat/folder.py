@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from ..store.commits import Store
-from ..store.trained import load_config
+from ..store.untrusted import load_config
 
 
 def fresh_folder(name: str, reuse: bool) -> str:

@@ -16,7 +16,7 @@ from ..data.prioritized import PrioritizedReplay
 from ..data.replay import FIELDS
 from ..data.replay import ReplayBuffer as Ring
 from ..errors import ConfigError
-from ..store.files import load_weights, save_weights
+from ..store.tensors import load_weights, save_weights
 from ..types import ActionSpec, EnvSpec, Rollout
 from .envs import device_of
 

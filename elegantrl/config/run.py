@@ -22,6 +22,7 @@ from ..errors import ConfigError, did_you_mean
 from ..registry import find_agent
 from .fields import Section, setting
 from .shares import share_of
+from .yaml_text import parse_yaml
 
 S = TypeVar("S", bound=Section)
 
@@ -209,11 +210,7 @@ class RunConfig:
 
     @classmethod
     def from_yaml(cls, text: str) -> RunConfig:
-        try:
-            data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"the config is not YAML: {' '.join(str(error).split())}") from None
-        return cls.from_dict(_mapping(data, "the config"))
+        return cls.from_dict(_mapping(parse_yaml(text), "the config"))
 
     def identity(self) -> dict[str, Any]:
         """What decides the numbers: two runs that share it can continue each other."""
@@ -309,5 +306,5 @@ def check_names(data: Mapping[str, Any], known: list[str], prefix: str) -> None:
 
 def _mapping(data: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{where} must be a mapping of names to values, not {data!r}")
+        raise ConfigError(f"{where} must be a mapping of names to values, not {data!r:.80}")
     return data

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..config.run import RunConfig
 from ..errors import CheckpointError, ConfigError
-from ..store.commits import Commit, Store
-from ..store.trained import load_config
+from ..store.commits import Store
+from ..store.manifest import Commit
+from ..store.untrusted import load_config
 
 
 def choose_folder(config: RunConfig, run_dir: str | Path | None, resume: bool) -> Path:
@@ -35,7 +36,7 @@ def check_same_config(folder: Path, config: RunConfig) -> None:
         raise CheckpointError(f"{folder} holds no run to resume; check --run-dir or drop --resume")
     if not (folder / "commits").is_dir():
         raise CheckpointError(f"{folder} holds no commit to resume; start anew in another --run-dir")
-    found = load_config(folder)
+    found = load_config(folder, named=(config.agent_name,))
     if found.hash() != config.hash():
         raise ConfigError(
             f"{folder} belongs to another config: {first_difference(found.identity(), config.identity())};"

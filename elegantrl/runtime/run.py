@@ -31,10 +31,13 @@ from ..nets.policies import PolicySpec
 from ..roles.evaluator import Evaluator
 from ..roles.learner import Learner
 from ..roles.worker import Worker
-from ..store.commits import Commit, Store
+from ..store.best import BestFile
+from ..store.commits import Store
 from ..store.files import write_atomic
+from ..store.manifest import Commit
 from ..store.runlog import RunLog
-from ..store.trained import TrainedPolicy, save_best
+from ..store.side_files import SideFiles
+from ..store.trained import TrainedPolicy
 from ..types import EnvSpec
 from .folder import check_same_config, choose_folder, find_commit
 from .layout import is_helped
@@ -62,7 +65,8 @@ class RunResult:
         return math.nan if best is None else float(best)
 
     def load_policy(self) -> TrainedPolicy:
-        return TrainedPolicy.load(self.run_dir)
+        """The best policy; this process made the folder, so what it names may run here."""
+        return TrainedPolicy.load(self.run_dir, allow_import=True)
 
 
 # ---- the run itself
@@ -92,10 +96,12 @@ def run_training(
         store.lock()
         cleanup.callback(store.close)
         commit = find_commit(store, config) if resume else None
-        log = RunLog(folder, resume_step=commit.step if commit else 0)
+        side = SideFiles(display.message)
+        log = RunLog(folder, resume_step=commit.step if commit else 0, config=config.to_dict(), side=side)
         cleanup.callback(log.close)
         info = commit_info(config, crew.exactness())
-        keep_best = partial(save_best, folder, policy_spec)
+
+        keep_best = BestFile(folder, policy_spec, side).save
         supervisor = Supervisor(config, learners, crew, store, log, display, info, keep_best)
         if commit is not None:
             restore(supervisor, commit, store, display)
@@ -105,7 +111,7 @@ def run_training(
         with resize_on_signals(supervisor.request_workers):  # to the end: left alone these signals suspend a process
             with stop_on_signals(supervisor.request_stop):
                 reason = supervisor.run()
-            return finish(config, folder, supervisor, reason)
+            return finish(config, folder, supervisor, reason, side)
 
 
 def restore(supervisor: Supervisor, commit: Commit, store: Store, display: Display) -> None:
@@ -247,7 +253,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str) -> RunResult:
+def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str, side: SideFiles) -> RunResult:
     """Write the best policy under its documented names, the summary and the picture."""
     state = supervisor.state
     supervisor.keep_best(supervisor.best_flat, state.best_step, state.best_mean)
@@ -273,10 +279,11 @@ def finish(config: RunConfig, folder: Path, supervisor: Supervisor, reason: str)
         "config_hash": config.hash(),
         "versions": versions(),
     }
-    write_atomic(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    text = json.dumps(summary, indent=2) + "\n"
+    side.attempt("summary.json", lambda: write_atomic(folder / "summary.json", text.encode()))
     from ..report.plot import plot_run  # matplotlib is slow to import and only needed here
 
-    plot_run(folder)
+    side.attempt("the learning curve", lambda: plot_run(folder))
     return RunResult(folder, summary)
 
 

@@ -5,143 +5,32 @@
     run_dir/commits/.tmp-<uuid>/       a commit being written or removed; readers never look at it
 
 A commit exists once its folder has its final name: everything in it, the manifest last, is on disk before the rename.
-A reader trusts only what the manifest names, with the size and the sha256 it names.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import logging
 import os
 import re
 import shutil
-import socket
-import stat
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from torch import Tensor
 
-from ..errors import CheckpointError, ConfigError, StorageError, did_you_mean
+from ..errors import CheckpointError, ConfigError, StorageError
 from ..failpoints import failpoint
 from ..types import State
-from .files import (
-    JSON_LIMIT,
-    dump_json,
-    merge_state,
-    parse_json,
-    parse_tensors,
-    split_state,
-    storage_error,
-    sync_folder,
-    unreadable,
-    write_file,
-    write_tensors,
-)
-
-try:
-    import fcntl
-except ImportError:  # Windows: a run folder is then not protected against a second writer
-    fcntl = None  # type: ignore[assignment]
-
-FORMAT = 1
-MANIFEST = "manifest.json"
-MANIFEST_LIMIT = 1 << 20
+from .files import JSON_LIMIT, TEMPORARY, dump_json, storage_error, sync_folder, write_file
+from .lock import FolderLock
+from .manifest import FORMAT, MANIFEST, MANIFEST_LIMIT, Commit, manifest_digest, open_commit
+from .state import split_state
+from .tensors import write_tensors
 
 log = logging.getLogger(__name__)
-
-
-def _digest(manifest: Mapping[str, Any]) -> str:
-    """The sha256 that a manifest holds of its other entries."""
-    entries = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode("ascii")).hexdigest()
-
-
-def _open_regular(path: Path) -> io.BufferedReader:
-    """Open a file that is neither a link nor a device."""
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise CheckpointError(f"{path.name} is not a regular file")
-    return path.open("rb")
-
-
-def _open_listed(path: Path, size: int) -> io.BufferedReader:
-    """Open a file of a commit whose size is ``size`` and whose kind may be that large."""
-    if path.suffix == ".json" and size > JSON_LIMIT:
-        raise CheckpointError(f"{path.name} has {size} bytes, the limit is {JSON_LIMIT}")
-    file = _open_regular(path)
-    actual = os.fstat(file.fileno()).st_size
-    if actual != size:
-        file.close()
-        raise CheckpointError(f"{path.name} has {actual} bytes instead of {size}")
-    return file
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    with _open_regular(folder / MANIFEST) as file:
-        data = file.read(MANIFEST_LIMIT + 1)
-    if len(data) > MANIFEST_LIMIT:
-        raise CheckpointError(f"{MANIFEST} has more than {MANIFEST_LIMIT} bytes")
-    manifest = parse_json(data, MANIFEST)
-    match manifest:
-        case {"format": int(version)} if version > FORMAT:
-            raise CheckpointError(f"format {version} is newer than {FORMAT}, the newest that this version reads")
-        case {"format": 1, "step": int(step), "parent": _, "files": dict(files), "info": dict(info), "sha256": str()}:
-            if manifest["sha256"] != _digest(manifest):
-                raise CheckpointError(f"{MANIFEST} sha256 mismatch")
-            if folder.name != f"c-{step:012d}":
-                raise CheckpointError(f"{MANIFEST} is of step {step}")
-        case _:
-            raise CheckpointError(f"{MANIFEST} is malformed")
-    for name, entry in files.items():
-        # A plain name: no folder, no "..", nothing hidden.
-        if not re.fullmatch(r"\w[\w.-]*\.(json|safetensors)", name, re.ASCII) or name == MANIFEST:
-            raise CheckpointError(f"{MANIFEST} names the file {name!r:.80}")
-        if not isinstance(entry, dict) or [type(entry.get(key)) for key in ("size", "sha256")] != [int, str]:
-            raise CheckpointError(f"{MANIFEST} is malformed at {name}")
-    return {**manifest, "info": merge_state({}, info)}
-
-
-@dataclass(frozen=True)
-class Commit:
-    """One verified commit; its parts are read on demand."""
-
-    id: str
-    step: int
-    manifest: dict[str, Any]
-    path: Path
-
-    @property
-    def parts(self) -> list[str]:
-        return sorted(name.removesuffix(".json") for name in self.manifest["files"] if name.endswith(".json"))
-
-    def load(self, part: str) -> State:
-        """The state that was committed under ``part``."""
-        if part not in self.parts:
-            raise CheckpointError(f"{self.id} has no part {part!r}; {did_you_mean(part, self.parts)}")
-        try:
-            skeleton = parse_json(self._read(f"{part}.json"), f"{part}.json")
-            tensors = parse_tensors(self._read(f"{part}.safetensors"), f"{part}.safetensors")
-            return merge_state(tensors, skeleton)
-        except CheckpointError as error:
-            raise CheckpointError(f"{self.id}: {error}") from error
-        except OSError as error:
-            raise CheckpointError(f"{self.id}: {unreadable(error)}") from error
-
-    def _read(self, name: str) -> bytes:
-        """The bytes of a file, hashed before anybody parses them."""
-        entry = self.manifest["files"].get(name)
-        if entry is None:
-            raise CheckpointError(f"{name} is not in {MANIFEST}")
-        with _open_listed(self.path / name, entry["size"]) as file:
-            data = file.read()
-        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-            raise CheckpointError(f"{name} sha256 mismatch")
-        return data
 
 
 def _encode_part(part: str, state: State) -> tuple[dict[str, Tensor], bytes]:
@@ -161,7 +50,7 @@ def _encode_info(info: Mapping[str, Any]) -> Any:
 def _write_commit(
     folder: Path, encoded: Mapping[str, tuple[dict[str, Tensor], bytes]], manifest: dict[str, Any]
 ) -> None:
-    """Write every part, then the manifest that vouches for them; all of it is on disk on return."""
+    """Write every part, then the manifest with their hashes; all of it is on disk on return."""
     files: dict[str, dict[str, Any]] = {}
     for part, (tensors, text) in encoded.items():
         write_tensors(folder / f"{part}.safetensors", tensors)
@@ -173,24 +62,23 @@ def _write_commit(
         failpoint("commit.after_file")
     manifest = {**manifest, "files": files}
     failpoint("commit.before_manifest")
-    write_file(
-        folder / MANIFEST, dump_json({**manifest, "sha256": _digest(manifest)}, MANIFEST_LIMIT, MANIFEST, indent=1)
-    )
+    manifest["sha256"] = manifest_digest(manifest)
+    write_file(folder / MANIFEST, dump_json(manifest, MANIFEST_LIMIT, MANIFEST, indent=1))
     sync_folder(folder)
 
 
 class Store:
-    """The commits of one run folder. Many may read; ``lock`` makes sure that one writes."""
+    """The commits of one run folder, for many readers and one writer, which holds the lock."""
 
     def __init__(self, run_dir: str | Path, keep: int = 2) -> None:
         if keep < 1:
-            raise ConfigError(f"keep={keep} would leave no commit to resume from; the least is 1")
+            raise ConfigError(f"keep={keep} would leave no commit to resume from; the minimum is 1")
         self.run_dir = Path(run_dir)
         self.skipped: list[str] = []
         """Why ``latest_valid`` passed over newer commits, one sentence each."""
         self._folder = self.run_dir / "commits"
         self._keep = keep
-        self._lock: IO[str] | None = None
+        self._lock = FolderLock(self.run_dir)
         self._newest: str | None = None  # the newest valid commit, known after the first scan
         self._damaged: set[str] = set()
         self._scanned = False
@@ -199,45 +87,42 @@ class Store:
 
     def lock(self) -> None:
         """Become the only writer of the folder, and remove what a writer that died left half done."""
-        if self._lock is not None:
+        if self._lock.is_held:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock = self._acquire()
+            self._lock.acquire()
             self._remove_leftovers()
         except OSError as error:
             raise storage_error("locking", error, self.run_dir, 0) from error
 
-    def _acquire(self) -> IO[str]:
-        file = (self.run_dir / ".lock").open("a+", encoding="utf-8")
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                owner = file.read(200)
-                file.close()
-                raise ConfigError(
-                    f"run folder {self.run_dir} is in use by pid {owner}; stop it or choose another folder"
-                ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}@{socket.gethostname()}")
-        file.flush()
-        return file
-
     def close(self) -> None:
         """Let another process write."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.release()
+
+    def _verify_lock(self) -> None:
+        """Refuse to write beside another run, which is possible once ``.lock`` was removed."""
+        try:
+            was_missing = self._lock.verify()
+        except OSError as error:
+            raise storage_error("locking", error, self.run_dir, 0) from error
+        if was_missing:
+            log.warning("%s was removed while this run held it; it was made again", self._lock.path)
+            newest = max(self.ids(), default=None)
+            if newest is not None and newest not in (self._newest, *self._damaged):
+                raise ConfigError(f"another run wrote {newest} to {self.run_dir}; this run ends without another commit")
 
     def _remove_leftovers(self) -> None:
-        for path in [*self.run_dir.glob(".tmp-*"), *self._folder.glob(".tmp-*")]:
-            log.warning("removing incomplete %s, left by a writer that died", path)
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        """Remove temporary files by exactly the names this package gives them; all others are the user's."""
+        uuid_hex = "[0-9a-f]{32}"
+        for folder, prefix in ((self._folder, ".tmp-"), (self.run_dir, TEMPORARY)):
+            for path in folder.iterdir():
+                if re.fullmatch(re.escape(prefix) + uuid_hex, path.name) and not path.is_symlink():
+                    log.warning("removing incomplete %s, left by a writer that died", path)
+                    if path.is_dir():
+                        shutil.rmtree(path, ignore_errors=True)
+                    else:
+                        path.unlink(missing_ok=True)
 
     # ---- reading
 
@@ -249,20 +134,9 @@ class Store:
 
     def open(self, commit_id: str) -> Commit:
         """The commit of this name, with every size and hash verified."""
-        path = self._folder / commit_id
-        try:
-            if commit_id not in self.ids() or not stat.S_ISDIR(path.lstat().st_mode):
-                raise CheckpointError(f"{commit_id} is not a commit of {self.run_dir}")
-            manifest = _read_manifest(path)
-            if extra := sorted(set(os.listdir(path)) - set(manifest["files"]) - {MANIFEST}):
-                raise CheckpointError(f"{extra[0]} is not in {MANIFEST}")
-            for name, entry in manifest["files"].items():
-                with _open_listed(path / name, entry["size"]) as file:
-                    if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                        raise CheckpointError(f"{name} sha256 mismatch")
-        except OSError as error:
-            raise CheckpointError(unreadable(error)) from error
-        return Commit(commit_id, manifest["step"], manifest, path)
+        if commit_id not in self.ids():
+            raise CheckpointError(f"{commit_id} is not a commit of {self.run_dir}")
+        return open_commit(self._folder / commit_id)
 
     def latest_valid(self, check: Callable[[Commit], None] = lambda commit: None) -> Commit | None:
         """The newest commit that is whole and that ``check`` does not refuse; None if there is no commit at all."""
@@ -295,6 +169,7 @@ class Store:
         self.lock()
         if not self._scanned:
             self.latest_valid()
+        self._verify_lock()
         assert 0 <= step < 10**12, f"step {step} does not fit a commit name"
         commit_id = f"c-{step:012d}"
         if self._is_valid(commit_id):
@@ -315,6 +190,7 @@ class Store:
             failpoint("commit.begin")
             _write_commit(tmp, encoded, manifest)
             failpoint("commit.before_rename")
+            self._verify_lock()
             if commit_id in self.ids():
                 log.warning("replacing commit %s, which is damaged", commit_id)
                 self._remove(commit_id)

@@ -1,8 +1,7 @@
-"""The numbers of a run, in three files for three readers.
+"""The numbers of a run, in files of its own and in the loggers it has.
 
 metrics.jsonl    one JSON object per row, appended; what plots and programs read
 recorder.npy     float64 [rows, 6], one row per evaluation; columns as in ``RECORDER_COLUMNS``
-tensorboard/     the same rows as event files
 """
 
 from __future__ import annotations
@@ -11,136 +10,179 @@ import io
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ..errors import StorageError
-from .files import write_atomic
+from ..errors import CheckpointError
+from .files import open_regular, read_regular, unreadable, write_atomic
+from .loggers import LoggedRun, MetricLogger, Row, make_logger
+from .side_files import SideFiles
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
-Row = dict[str, float | int | str | None]
-
+METRICS, RECORDER = "metrics.jsonl", "recorder.npy"
 RECORDER_COLUMNS = ("env_steps", "eval_mean", "eval_std", "explore_return", "actor_loss", "critic_loss")
+RECORDER_LIMIT = 64 << 20
+METRICS_LIMIT = 2 << 30
+LINE_LIMIT = 1 << 20
+MAX_STEP = 1e15
 
 log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Writes the numbers of one run.
+    """Writes the numbers of one run. What cannot be written is reported once by ``side``, and the run goes on.
 
     ``resume_step`` is the step training continues from, 0 for a new run: rows beyond it belong to work that was lost
     and is done again, so they are dropped and the curve has no doubled part.
     """
 
-    def __init__(self, run_dir: str | Path, *, resume_step: int, tensorboard: bool = True) -> None:
-        self.run_dir, self._tensorboard = Path(run_dir), tensorboard
+    def __init__(
+        self,
+        run_dir: str | Path,
+        *,
+        resume_step: int,
+        loggers: Sequence[str] = ("tensorboard",),
+        config: Mapping[str, Any] | None = None,
+        side: SideFiles | None = None,
+    ) -> None:
+        self.run_dir, self._names, self._config = Path(run_dir), tuple(loggers), config or {}
+        self._side = side or SideFiles()
         self._open(resume_step, resume_step)
 
     def rewind(self, step: int, unfinished: int | None = None) -> None:
-        """Forget what was written after ``step``, and evaluations from step ``unfinished`` on: both come again."""
+        """Drop what was written after ``step``, and evaluations from step ``unfinished`` on: both come again."""
         self.close()
         self._open(step, step if unfinished is None else unfinished - 1)
 
     def _open(self, last_step: int, last_evaluation: int) -> None:
         self._evaluations = [row for row in _read_recorder(self.run_dir) if row[0] <= last_evaluation]
-        path = self.run_dir / "metrics.jsonl"
-        try:
-            self.run_dir.mkdir(parents=True, exist_ok=True)
-            _keep_rows(path, last_step, last_evaluation)
-            self._file = path.open("ab")
-        except OSError as error:
-            raise StorageError(f"{path} cannot be opened: {error.strerror}") from error
-        self._writer = _open_tensorboard(self.run_dir, last_step) if self._tensorboard else None
+        self._side.attempt(METRICS, lambda: _keep_rows(self.run_dir / METRICS, last_step, last_evaluation))
+        self._torn = False
+        run = LoggedRun(self.run_dir, last_step, self._config)
+        self._loggers: dict[str, MetricLogger] = {}
+        for name in self._names:
+            self._side.attempt(name, partial(self._add_logger, name, run))
+
+    def _add_logger(self, name: str, run: LoggedRun) -> None:
+        self._loggers[name] = make_logger(name, run)
 
     def log(self, row: Mapping[str, float | int | str], step: int) -> None:
         """Append ``row`` under ``env_steps=step``; a number that is not finite is written as null."""
         numbers = {key: value if isinstance(value, str) or math.isfinite(value) else None for key, value in row.items()}
         line = json.dumps({**numbers, "env_steps": step}) + "\n"
-        try:
-            self._file.write(line.encode("ascii"))
-            self._file.flush()
-        except OSError as error:
-            raise StorageError(f"{self._file.name} cannot be written: {error.strerror}") from error
-        if self._writer is not None:
-            for key, value in numbers.items():
-                if key != "env_steps" and isinstance(value, int | float):
-                    self._writer.add_scalar(key, value, step)
+        self._side.attempt(METRICS, lambda: self._append(line.encode("ascii")))
+        numbers.pop("env_steps", None)
+        self._each_logger(lambda logger: logger.log(numbers, step))
+
+    def _append(self, line: bytes) -> None:
+        # Opened for each row: whatever happens to the file meanwhile, the next row is written to the one of this name.
+        with (self.run_dir / METRICS).open("ab", buffering=0) as file:
+            if self._torn:
+                line = b"\n" + line
+            self._torn = True
+            self._torn = file.write(line) != len(line)  # a full disk may take a part
+            if self._torn:
+                raise OSError(f"{METRICS} took a part of a row; is the disk full?")
 
     def record_evaluation(
         self, step: int, mean: float, std: float, explore_return: float, actor_loss: float, critic_loss: float
     ) -> None:
         """Append a row to ``recorder.npy``."""
         self._evaluations.append(np.array([step, mean, std, explore_return, actor_loss, critic_loss], np.float64))
+        self._side.attempt(RECORDER, self._write_recorder)
+        self._each_logger(lambda logger: logger.flush())
+
+    def _write_recorder(self) -> None:
         buffer = io.BytesIO()
         np.save(buffer, np.stack(self._evaluations), allow_pickle=False)
-        write_atomic(self.run_dir / "recorder.npy", buffer.getvalue())
-        if self._writer is not None:
-            self._writer.flush()  # type: ignore[no-untyped-call]
+        write_atomic(self.run_dir / RECORDER, buffer.getvalue())
 
     def close(self) -> None:
-        self._file.close()
-        if self._writer is not None:
-            self._writer.close()  # type: ignore[no-untyped-call]
+        self._each_logger(lambda logger: logger.close())
+
+    def _each_logger(self, act: Callable[[MetricLogger], None]) -> None:
+        """Call every logger; one that fails is not called again."""
+        for name, logger in list(self._loggers.items()):
+            if not self._side.attempt(name, partial(act, logger)):
+                del self._loggers[name]
+
+
+# ---- reading
 
 
 def read_metrics(run_dir: str | Path) -> list[Row]:
     """The rows of ``metrics.jsonl``, without lines that a crash cut short; empty if there is no file."""
-    return [row for _, row, _ in _parse_rows(Path(run_dir) / "metrics.jsonl")]
+    return [row for _, row, _ in _parse_rows(Path(run_dir) / METRICS)]
 
 
 def _parse_rows(path: Path) -> Iterator[tuple[float, Row, bytes]]:
     """The step of every readable row, the row, and the line it came from."""
-    if not path.is_file():
+    if not path.exists():
         return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            row = _parse_line(line)
-            if row is None:
-                log.warning("%s: line %d is damaged and ignored", path, number)
-            else:
-                yield row["env_steps"], row, line
+    try:
+        with open_regular(path, follow_links=True) as file:
+            if file.seek(0, io.SEEK_END) > METRICS_LIMIT:
+                raise CheckpointError(f"{path} has more than {METRICS_LIMIT} bytes; move it away to go on without it")
+            file.seek(0)
+            number, damaged = 0, 0
+            while line := file.readline(LINE_LIMIT):
+                number += 1
+                row = _parse_line(line)
+                if row is not None:
+                    yield row["env_steps"], row, line
+                elif not damaged:
+                    damaged = number
+                    log.warning("%s: line %d is damaged; such lines are ignored", path, number)
+    except OSError as error:
+        raise CheckpointError(unreadable(error)) from error
 
 
 def _parse_line(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    whole = line.endswith(b"\n") and isinstance(row, dict) and isinstance(row.get("env_steps"), int | float)
-    return row if whole else None
+    if not line.endswith(b"\n") or not isinstance(row, dict):
+        return None
+    step = row.get("env_steps")
+    sound = isinstance(step, int | float) and not isinstance(step, bool) and 0 <= step <= MAX_STEP
+    return row if sound else None
 
 
 def _keep_rows(path: Path, last_step: int, last_evaluation: int) -> None:
-    """Rewrite the file without rows beyond these steps and without torn lines."""
-    if path.is_file():
-        kept = []
+    """Rewrite the file without rows beyond these steps and without torn lines; make it if there is none."""
+    kept = []
+    try:
         for step, row, line in _parse_rows(path):
             if step <= (last_evaluation if row.get("kind") == "eval" else last_step):
                 kept.append(line)
-        write_atomic(path, b"".join(kept))
+    except CheckpointError as error:
+        aside = path.with_name(f"{path.name}.damaged")
+        log.warning("%s; it is kept as %s and written anew", error, aside.name)
+        path.replace(aside)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, b"".join(kept))
 
 
 def _read_recorder(run_dir: Path) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
-    path = run_dir / "recorder.npy"
-    if not path.is_file():
+    path = run_dir / RECORDER
+    if not path.exists():
         return []
     try:
-        rows = np.load(path, allow_pickle=False)
-        if rows.dtype != np.float64 or rows.ndim != 2 or rows.shape[1] != len(RECORDER_COLUMNS):
-            raise ValueError(f"it holds {rows.dtype} {rows.shape}")
-    except (ValueError, EOFError, OSError) as error:
+        file = io.BytesIO(read_regular(path, RECORDER_LIMIT))
+        if np.lib.format.read_magic(file) != (1, 0):  # type: ignore[no-untyped-call]
+            raise ValueError("it has another version of the format")
+        shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)  # type: ignore[no-untyped-call]
+        data = file.read()
+        # Compared before memory is taken: a header of a few bytes can name any size.
+        if dtype != np.float64 or by_column or len(shape) != 2 or shape[1] != len(RECORDER_COLUMNS):
+            raise ValueError(f"it holds {dtype} {shape}")
+        if math.prod(shape) * 8 != len(data):
+            raise ValueError(f"it holds {len(data)} bytes for the shape {shape}")
+        return list(np.frombuffer(data, np.float64).reshape(shape))
+    except Exception as error:  # damaged bytes: whatever the parser trips over
         log.warning("%s is not a recorder file and is written anew: %s", path, error)
         return []
-    return list(rows)
-
-
-def _open_tensorboard(run_dir: Path, resume_step: int) -> SummaryWriter:
-    from torch.utils.tensorboard import SummaryWriter  # a second of imports that a run without it is spared
-
-    # The viewer hides what an earlier process wrote at or after purge_step.
-    return SummaryWriter(run_dir / "tensorboard", purge_step=resume_step + 1)  # type: ignore[no-untyped-call]

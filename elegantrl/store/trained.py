@@ -1,8 +1,7 @@
-"""The policy that a run leaves behind: how it is written, loaded, asked and judged. Nothing is unpickled."""
+"""The policy that a run leaves behind, ready to act and to be evaluated."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,60 +14,38 @@ from ..agents.fusion import normalize_weights
 from ..config.run import RunConfig
 from ..envs import make_env
 from ..errors import CheckpointError, ConfigError
-from ..nets.policies import EnsemblePolicy, FlatPolicy, Policy, PolicySpec
+from ..nets.policies import EnsemblePolicy, Policy, PolicySpec
 from ..roles.evaluator import Evaluator, Score
 from ..types import Weights
-from .files import load_weights, save_actor_pth, save_weights
-
-BEST_FILE = "best.safetensors"
-
-
-def load_config(folder: Path) -> RunConfig:
-    """The config a run folder was made with."""
-    try:
-        return RunConfig.from_yaml((folder / "config.yaml").read_text())
-    except (OSError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise CheckpointError(f"{folder}/config.yaml cannot be read ({text}); is {folder} a run folder?") from None
-
-
-def save_best(folder: Path, spec: PolicySpec, flat: torch.Tensor, env_steps: int, mean: float) -> None:
-    """The best policy so far under its two names; a run that dies later still leaves it."""
-    about = {"env_steps": str(env_steps), "mean": str(mean)}
-    policy = FlatPolicy(spec, torch.device("cpu")).load(flat.cpu())
-    save_weights(folder / BEST_FILE, policy.state_dict(), {"policy": json.dumps(asdict(spec)), **about})
-    save_actor_pth(folder / "actor.pth", policy.state_dict())
+from .best import BEST_FILE, load_best
+from .untrusted import check_env_id, check_env_kwargs, load_config
 
 
 class TrainedPolicy:
-    """The best policy of a run, ready to act and to be judged."""
+    """The best policy of a run."""
 
-    def __init__(self, policy: Policy, spec: PolicySpec, config: RunConfig):
+    def __init__(self, policy: Policy, spec: PolicySpec, config: RunConfig, folder: Path, allow_import: bool = False):
         self.policy, self.spec, self.config = policy, spec, config
+        self.folder, self.allow_import = folder, allow_import
 
     @classmethod
-    def load(cls, run_dir: str | Path) -> TrainedPolicy:
-        """From a run folder; nothing is unpickled."""
+    def load(cls, run_dir: str | Path, allow_import: bool = False) -> TrainedPolicy:
+        """From a run folder; nothing is unpickled, and code that the folder names by import path does not run unless
+        ``allow_import`` says that the folder is trusted."""
         folder = Path(run_dir)
         if not folder.is_dir():
             raise CheckpointError(f"there is no run folder {folder}; check the path")
-        config = load_config(folder)
+        config = load_config(folder, allow_import)
         if not (folder / BEST_FILE).exists():
             raise CheckpointError(f"{folder} holds no trained policy yet; let the run finish or resume it")
-        tensors, about = load_weights(folder / BEST_FILE)
-        try:
-            spec = PolicySpec(**json.loads(about["policy"]))
-            policy = spec.build()
-            policy.load_state_dict(tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            text = " ".join(str(error).split())
-            raise CheckpointError(f"{folder / BEST_FILE} does not hold a policy of this version: {text}") from None
-        return cls(policy.requires_grad_(False), spec, config)
+        return cls(*load_best(folder, allow_import), config, folder, allow_import)
 
     @classmethod
-    def ensemble(cls, run_dirs: Sequence[str | Path], weights: Sequence[float] | None = None) -> TrainedPolicy:
+    def ensemble(
+        cls, run_dirs: Sequence[str | Path], weights: Sequence[float] | None = None, allow_import: bool = False
+    ) -> TrainedPolicy:
         """Several runs as one policy: the weighted average of their best policies, equal weights by default."""
-        members = [cls.load(run_dir) for run_dir in run_dirs]
+        members = [cls.load(run_dir, allow_import) for run_dir in run_dirs]
         shares = normalize_weights(weights, len(members))
         sizes = {name: members[0].spec.kwargs[name] for name in ("obs_dim", "action_dim")}
         kind = members[0].acts_by_choice
@@ -83,7 +60,7 @@ class TrainedPolicy:
         assert isinstance(policy, EnsemblePolicy)
         for own, member in zip(policy.members, members, strict=True):
             own.load_state_dict(member.policy.state_dict())
-        return cls(policy.requires_grad_(False), spec, members[0].config)
+        return cls(policy.requires_grad_(False), spec, members[0].config, members[0].folder, allow_import)
 
     @property
     def acts_by_choice(self) -> bool:
@@ -99,11 +76,26 @@ class TrainedPolicy:
         return np.asarray(action.squeeze(0) if batch.shape[0] == 1 and x.dim() < 2 else action)
 
     def evaluate(self, episodes: int = 20, seed: int = 0, env: Any = None) -> Score:
-        """Returns of ``episodes`` episodes without exploration."""
-        source = self.config.env.id if env is None else env
-        vec_env = make_env(source, episodes, device="cpu", **self.config.env.kwargs)
+        """Returns of ``episodes`` episodes without exploration.
+
+        ``env`` takes the place of the environment that the run folder names, which must be a registered one unless the
+        policy was loaded with ``allow_import``.
+        """
+        source, kwargs = self.choose_env(env)
+        vec_env = make_env(source, episodes, device="cpu", **kwargs)
         evaluator = Evaluator(vec_env, self.spec, self.config.eval.max_episode_steps)
         try:
             return evaluator.score(Weights(0, self.policy.to_flat()), seed)
         finally:
             evaluator.close()
+
+    def choose_env(self, env: Any = None) -> tuple[Any, dict[str, Any]]:
+        """What to make an environment of, and with which arguments: those of the run if it is the run's environment."""
+        own, where = self.config.env, str(self.folder)
+        if env is not None and env != own.id:
+            return env, {}
+        if not self.allow_import:
+            if env is None:
+                check_env_id(own.id, where)
+            check_env_kwargs(own.kwargs, where)
+        return own.id, own.kwargs

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from elegantrl.cli.main import main
 from elegantrl.report import plot as plot_module
-from elegantrl.store import runlog as metrics_module
+from elegantrl.store.loggers import LOGGERS
+from elegantrl.store.runlog import read_metrics
 
 LoadCommit = Callable[[Path], dict[str, Any]]
 HashState = Callable[[Any], str]
@@ -35,7 +37,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plot_module, "plot_run", lambda *_: None)
-    monkeypatch.setattr(metrics_module, "_open_tensorboard", lambda *_: None)
+    monkeypatch.setitem(LOGGERS, "tensorboard", lambda run: Mock())
 
 
 def train(run_dir: Path, agent: str, env: str, max_steps: int, *more: Any) -> None:
@@ -77,5 +79,5 @@ def test_resume_beyond_the_end_changes_nothing(load_commit: LoadCommit, hash_sta
 def test_the_curve_of_a_resumed_run_has_no_doubled_part(tmp_path: Path) -> None:
     train(tmp_path / "run", "a2c", "TensorCartPole", 600)
     train(tmp_path / "run", "a2c", "TensorCartPole", 1200, "--resume")
-    steps = [row["env_steps"] for row in metrics_module.read_metrics(tmp_path / "run") if row["kind"] == "eval"]
+    steps = [row["env_steps"] for row in read_metrics(tmp_path / "run") if row["kind"] == "eval"]
     assert steps == [512, 768, 1280]

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from elegantrl.runtime.run import RunResult
-from elegantrl.store.files import load_weights
 from elegantrl.store.runlog import read_metrics
+from elegantrl.store.tensors import load_weights
 
 Run = Callable[..., RunResult]
 LoadCommit = Callable[[Path], dict[str, Any]]

@@ -21,7 +21,7 @@ from safetensors.torch import save
 from elegantrl import errors
 from elegantrl.errors import CheckpointError
 from elegantrl.store.commits import Store
-from elegantrl.store.files import load_weights
+from elegantrl.store.tensors import load_weights
 
 PACKAGE = Path(errors.__file__).parent
 GOOD = save({"/x": torch.zeros(2)})

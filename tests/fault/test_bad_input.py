@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium as gym
 import numpy as np
@@ -20,8 +21,8 @@ import torch
 from gymnasium import spaces
 
 from elegantrl.report import plot as plot_module
-from elegantrl.store import runlog as metrics_module
 from elegantrl.store.commits import Store
+from elegantrl.store.loggers import LOGGERS
 from elegantrl.store.runlog import read_metrics
 
 Cli = Callable[..., Any]
@@ -32,7 +33,7 @@ HashState = Callable[[Any], str]
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plot_module, "plot_run", lambda *_: None)
-    monkeypatch.setattr(metrics_module, "_open_tensorboard", lambda *_: None)
+    monkeypatch.setitem(LOGGERS, "tensorboard", lambda run: Mock())
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

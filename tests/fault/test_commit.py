@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ import torch
 from elegantrl import failpoints
 from elegantrl.errors import ConfigError, StorageError
 from elegantrl.store.commits import Store
+from elegantrl.store.lock import FolderLock
 
 POINTS = [
     "commit.begin",
@@ -33,17 +33,17 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and 
 @pytest.fixture(autouse=True)
 def close_stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tests may drop a locked store, as a process that dies does."""
-    opened: list[Store] = []
-    acquire = Store._acquire
+    opened: list[FolderLock] = []
+    acquire = FolderLock.acquire
 
-    def acquire_and_remember(store: Store) -> IO[str]:
-        opened.append(store)
-        return acquire(store)
+    def acquire_and_remember(lock: FolderLock) -> None:
+        opened.append(lock)
+        acquire(lock)
 
-    monkeypatch.setattr(Store, "_acquire", acquire_and_remember)
+    monkeypatch.setattr(FolderLock, "acquire", acquire_and_remember)
     yield
-    for store in opened:
-        store.close()
+    for lock in opened:
+        lock.release()
 
 
 def write(store: Store, step: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium as gym
 import pytest
@@ -27,8 +28,8 @@ from elegantrl.roles.group import GroupActor
 from elegantrl.runtime.progress import Silent
 from elegantrl.runtime.requests import pack_fragment, unpack_fragment
 from elegantrl.runtime.run import RunResult
-from elegantrl.store import runlog as metrics_module
 from elegantrl.store.commits import Store
+from elegantrl.store.loggers import LOGGERS
 from elegantrl.testing import FaultEnv
 from elegantrl.types import Fragment, Weights
 
@@ -313,7 +314,7 @@ SMALL += ("--eval.interval", 10**6, "--eval.episodes", 1, "--eval.max-episode-st
 @pytest.fixture
 def train(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setattr(plot_module, "plot_run", lambda *_: None)
-    monkeypatch.setattr(metrics_module, "_open_tensorboard", lambda *_: None)
+    monkeypatch.setitem(LOGGERS, "tensorboard", lambda run: Mock())
     monkeypatch.chdir(tmp_path)
     return lambda *more: cli("train", "ppo", NAME, "--run-dir", "run", *SMALL, *more)
 

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,8 +22,8 @@ import torch
 from elegantrl.cli.main import main
 from elegantrl.report import plot as plot_module
 from elegantrl.runtime.signals import stop_on_signals
-from elegantrl.store import runlog as metrics_module
 from elegantrl.store.commits import Store
+from elegantrl.store.loggers import LOGGERS
 
 LoadCommit = Callable[[Path], dict[str, Any]]
 HashState = Callable[[Any], str]
@@ -86,7 +87,7 @@ def resume(
 ) -> str:
     """Continue in this process, and say what was printed."""
     monkeypatch.setattr(plot_module, "plot_run", lambda *_: None)
-    monkeypatch.setattr(metrics_module, "_open_tensorboard", lambda *_: None)
+    monkeypatch.setitem(LOGGERS, "tensorboard", lambda run: Mock())
     assert main(words("CartPole-v1", run_dir, max_steps, *more)) == 0
     out, err = capsys.readouterr()
     assert err == ""

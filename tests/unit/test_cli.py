@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import matplotlib.image
 import numpy as np
@@ -30,8 +31,8 @@ from elegantrl.registry import agent_names
 from elegantrl.report import plot as plot_module
 from elegantrl.roles.evaluator import Score
 from elegantrl.runtime.progress import Progress
-from elegantrl.store import runlog as metrics_module
 from elegantrl.store.commits import Store
+from elegantrl.store.loggers import LOGGERS
 from elegantrl.store.runlog import RECORDER_COLUMNS
 from elegantrl.store.trained import TrainedPolicy
 
@@ -45,7 +46,7 @@ Cli = Callable[..., Any]
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plot_module, "plot_run", lambda *_: None)
-    monkeypatch.setattr(metrics_module, "_open_tensorboard", lambda *_: None)
+    monkeypatch.setitem(LOGGERS, "tensorboard", lambda run: Mock())
 
 
 SMALL = ("--max-steps", 600, "--eval.interval", 250, "--eval.episodes", 3, "--target-return", "inf")
@@ -162,7 +163,7 @@ def test_an_environment_of_your_own(cli: Cli, quick: None, tmp_path: Path, monke
     assert (outcome.code, outcome.err) == (0, "")
     assert f"run folder      {run}" in outcome.out
     assert yaml.safe_load((run / "config.yaml").read_text())["env"]["kwargs"] == {"length": 7, "name": "blue"}
-    result = json.loads(cli("eval", run, "--json", "--episodes", 4).out)
+    result = json.loads(cli("eval", run, "--env", "own_walk:Walk", "--json", "--episodes", 4).out)
     assert result["env"] == "own_walk:Walk"
     assert len(result["returns"]) == 4 and all(0 <= x <= 7 for x in result["returns"])
 

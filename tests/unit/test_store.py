@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 import torch
@@ -18,14 +18,10 @@ from elegantrl import failpoints
 from elegantrl.errors import CheckpointError, ConfigError, StorageError
 from elegantrl.store import commits as store_module
 from elegantrl.store.commits import Store
-from elegantrl.store.files import (
-    load_weights,
-    merge_state,
-    save_actor_pth,
-    save_weights,
-    split_state,
-    write_atomic,
-)
+from elegantrl.store.files import write_atomic
+from elegantrl.store.lock import FolderLock
+from elegantrl.store.state import merge_state, split_state
+from elegantrl.store.tensors import load_weights, save_actor_pth, save_weights
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16]
 
@@ -74,17 +70,17 @@ STATE = {
 @pytest.fixture(autouse=True)
 def close_stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tests may drop a locked store, as a process that dies does."""
-    opened: list[Store] = []
-    acquire = Store._acquire
+    opened: list[FolderLock] = []
+    acquire = FolderLock.acquire
 
-    def acquire_and_remember(store: Store) -> IO[str]:
-        opened.append(store)
-        return acquire(store)
+    def acquire_and_remember(lock: FolderLock) -> None:
+        opened.append(lock)
+        acquire(lock)
 
-    monkeypatch.setattr(Store, "_acquire", acquire_and_remember)
+    monkeypatch.setattr(FolderLock, "acquire", acquire_and_remember)
     yield
-    for store in opened:
-        store.close()
+    for lock in opened:
+        lock.release()
 
 
 def make_store(folder: Path, steps: tuple[int, ...] = (1, 2), keep: int = 2) -> Store:
@@ -405,11 +401,12 @@ def test_one_folder_has_one_writer(tmp_path: Path) -> None:
 
 def test_locking_removes_and_names_what_a_dead_writer_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make_store(tmp_path).close()
-    shutil.copytree(tmp_path / "commits/c-000000000002", tmp_path / "commits/.tmp-dead")
-    (tmp_path / ".tmp-file").write_text("half a summary")
+    half, file = f"commits/.tmp-{'0a' * 16}", f".tmp-elegantrl-{'0a' * 16}"
+    shutil.copytree(tmp_path / "commits/c-000000000002", tmp_path / half)
+    (tmp_path / file).write_text("half a summary")
     Store(tmp_path).lock()
     assert not list(tmp_path.rglob(".tmp-*"))
-    assert "commits/.tmp-dead" in caplog.text and ".tmp-file" in caplog.text
+    assert half in caplog.text and file in caplog.text
 
 
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
@@ -446,12 +443,12 @@ def test_weights_round_trip_with_metadata(tmp_path: Path) -> None:
     assert same(dict(sorted(weights.items())), dict(sorted(net.state_dict().items())))
 
 
-def test_weights_of_another_program_need_no_hash(tmp_path: Path) -> None:
+def test_weights_without_a_hash_are_refused(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"w": torch.ones(2)}, tmp_path / "w.safetensors")
-    weights, metadata = load_weights(tmp_path / "w.safetensors")
-    assert weights["w"].tolist() == [1, 1] and metadata == {}
+    with pytest.raises(CheckpointError, match="sha256 does not match"):
+        load_weights(tmp_path / "w.safetensors")
 
 
 @pytest.mark.parametrize("damage", [flip, flip_last, truncate, grow, empty, Path.unlink, into_folder])

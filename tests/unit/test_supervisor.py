@@ -138,7 +138,7 @@ class Stage:
         crew.start(PolicySpec("fake"), 0, lambda: self.evaluator)
         learners = Learners(executor, lambda rank: lambda: self.learner)
         self.store = Store(self.folder)
-        self.log = RunLog(self.folder, resume_step=0, tensorboard=False)
+        self.log = RunLog(self.folder, resume_step=0, loggers=())
         self.supervisor = Supervisor(self.config, learners, crew, self.store, self.log, Silent(), {})
 
     def close(self) -> None:

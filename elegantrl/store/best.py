@@ -1,0 +1,72 @@
+"""``best.safetensors``: the best policy of a run, with all that is needed to build it. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..nets.policies import FlatPolicy, Policy, PolicySpec
+from .files import parse_json
+from .side_files import SideFiles
+from .tensors import Shapes, load_weights, save_actor_pth, save_weights
+from .untrusted import Refused, check_policy
+
+BEST_FILE, ACTOR_FILE = "best.safetensors", "actor.pth"
+
+
+class BestFile:
+    """Writes the best policy so far, so that a run that dies later still leaves it; commits hold it too."""
+
+    def __init__(self, folder: Path, spec: PolicySpec, side: SideFiles) -> None:
+        self.folder, self.spec, self._side = folder, spec, side
+
+    def save(self, flat: Tensor, env_steps: int, mean: float) -> None:
+        """Write the policy with the weights ``flat`` under its two names."""
+        about = {"env_steps": str(env_steps), "mean": str(mean), "policy": json.dumps(asdict(self.spec))}
+        state = FlatPolicy(self.spec, torch.device("cpu")).load(flat.cpu()).state_dict()
+        self._side.attempt(BEST_FILE, lambda: save_weights(self.folder / BEST_FILE, state, about))
+        self._side.attempt(ACTOR_FILE, lambda: save_actor_pth(self.folder / ACTOR_FILE, state))
+
+
+def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec]:
+    """The policy in a run folder; one that is named by import path only if the user allows it."""
+    path = folder / BEST_FILE
+
+    def check(shapes: Shapes, about: Mapping[str, str]) -> None:
+        if not allow_import:
+            check_policy(parse_json(about["policy"].encode(), "its description"), str(folder))
+        compare_shapes(spec_from(about), shapes)
+
+    try:
+        tensors, about = load_weights(path, check)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise CheckpointError(f"{path} holds NaN or infinity in {name!r:.80}; the policy is unusable")
+        spec = spec_from(about)
+        policy = spec.build()
+        policy.load_state_dict(tensors)
+    except (Refused, CheckpointError):
+        raise
+    except Exception as error:  # a description from anywhere: whatever the constructor trips over, the file is unusable
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{path} does not hold a policy of this version: {reason:.300}") from None
+    return policy.requires_grad_(False), spec
+
+
+def spec_from(about: Mapping[str, str]) -> PolicySpec:
+    return PolicySpec(**parse_json(about["policy"].encode(), "its description"))
+
+
+def compare_shapes(spec: PolicySpec, found: Shapes) -> None:
+    """Refuse a description whose tensors are not those of the file, before memory for either is taken."""
+    with torch.device("meta"):
+        expected = {name: tuple(tensor.shape) for name, tensor in spec.build().state_dict().items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise ValueError(f"{name!r:.80} has the shape {found.get(name)}, its description says {expected.get(name)}")

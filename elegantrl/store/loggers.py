@@ -1,0 +1,148 @@
+"""Where the numbers of a run go besides its own files: TensorBoard, Weights & Biases, or a logger of the user's own.
+
+A logger is anything with the methods of ``MetricLogger``. ``make_logger`` finds it by its name here, or by an import
+path ``module:attribute`` of something to call with a ``LoggedRun``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import ConfigError, did_you_mean
+from .files import read_regular, write_atomic
+
+Row = dict[str, float | int | str | None]
+
+
+class MetricLogger(Protocol):
+    """Takes rows of numbers. What it raises is reported once, and the run goes on without it."""
+
+    def log(self, row: Mapping[str, float | int | str | None], step: int) -> None:
+        """Take one row of the run at environment step ``step``; None is a number that was not finite."""
+
+    def flush(self) -> None:
+        """Make what was logged visible to readers; called after each evaluation."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """What a logger is told of its run."""
+
+    run_dir: Path
+    resume_step: int = 0
+    """The step training continues from: what was logged after it belongs to work that is done again."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """All settings, as ``config.yaml`` holds them."""
+
+
+class TensorBoardLogger:
+    """Event files in ``tensorboard/`` of the run folder.
+
+    They are written at once and by this thread. TensorBoard's own writer has a thread that dies with a traceback when
+    the disk is full or the folder was removed.
+    """
+
+    def __init__(self, run: LoggedRun) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # imports that other runs are spared
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary, self._record_writer = Event, Summary, RecordWriter
+        # The viewer reads files in the order of their names, and hides what came before at or after the step of START.
+        name = f"events.out.tfevents.{time.time_ns() // 10**9}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
+        self._path = run.run_dir / "tensorboard" / name
+        self._first = [
+            Event(step=run.resume_step + 1, file_version="brain.Event:2"),
+            Event(step=run.resume_step + 1, session_log=SessionLog(status=SessionLog.START)),
+        ]
+        self._write([])
+
+    def log(self, row: Mapping[str, float | int | str | None], step: int) -> None:
+        values = [
+            self._summary.Value(tag=key, simple_value=value)
+            for key, value in row.items()
+            if isinstance(value, int | float)
+        ]
+        self._write([self._event(step=step, summary=self._summary(value=values))])
+
+    def _write(self, events: list[Any]) -> None:
+        self._path.parent.mkdir(exist_ok=True)
+        with self._path.open("ab") as file:
+            writer = self._record_writer(file)
+            for event in events if file.tell() else [*self._first, *events]:
+                event.wall_time = time.time_ns() / 1e9
+                writer.write(event.SerializeToString())
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+_counter = itertools.count()
+
+
+class WandbLogger:
+    """A run of Weights & Biases; a resumed run folder continues it. Their variables, WANDB_MODE for one, hold."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        try:
+            import wandb  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            raise ConfigError("the logger 'wandb' needs wandb: pip install 'elegantrl[wandb]'") from None
+        self._run = wandb.init(
+            project="elegantrl",
+            name=run.run_dir.resolve().name,
+            id=self._stored_id(run.run_dir / "wandb_id.txt"),
+            resume="allow",
+            dir=str(run.run_dir),
+            config=dict(run.config),
+        )
+        self._run.define_metric("*", step_metric="env_steps")
+
+    @staticmethod
+    def _stored_id(path: Path) -> str:
+        if not path.exists():
+            write_atomic(path, uuid.uuid4().hex[:12].encode("ascii"))
+        return read_regular(path, 64).decode("ascii")
+
+    def log(self, row: Mapping[str, float | int | str | None], step: int) -> None:
+        numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}
+        self._run.log({**numbers, "env_steps": step})
+
+    def flush(self) -> None:
+        pass  # wandb sends by itself
+
+    def close(self) -> None:
+        self._run.finish(quiet=True)
+
+
+LOGGERS: dict[str, Callable[[LoggedRun], MetricLogger]] = {"tensorboard": TensorBoardLogger, "wandb": WandbLogger}
+
+
+def make_logger(name: str, run: LoggedRun) -> MetricLogger:
+    """The logger called ``name``, or made by what the import path ``name`` leads to."""
+    if name in LOGGERS:
+        return LOGGERS[name](run)
+    module, _, attribute = name.rpartition(":")
+    if not module:
+        raise ConfigError(f"there is no logger {name!r}; {did_you_mean(name, LOGGERS)}; your own is module:attribute")
+    try:
+        make = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"logger {name!r} cannot be imported: {error}") from error
+    logger: MetricLogger = make(run)
+    return logger

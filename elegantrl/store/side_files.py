@@ -1,0 +1,32 @@
+"""Files that a run can do without: metrics, pictures, the best policy, which every commit holds too."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ..errors import ConfigError, ElegantRLError, in_words
+
+log = logging.getLogger(__name__)
+
+
+class SideFiles:
+    """Writes what training does not depend on. A write that fails is reported once per file; training goes on."""
+
+    def __init__(self, notify: Callable[[str], None] = log.warning) -> None:
+        self._notify = notify
+        self._reported: set[str] = set()
+
+    def attempt(self, name: str, write: Callable[[], object]) -> bool:
+        """Call ``write``, which writes the file ``name``; False if it failed."""
+        try:
+            write()
+        except ConfigError:  # not a matter of the disk: the user can and must put it right
+            raise
+        except Exception as error:  # a full disk, a removed folder, or whatever a plotting or logging library raises
+            if name not in self._reported:
+                self._reported.add(name)
+                reason = str(error) if isinstance(error, ElegantRLError) else in_words(error)
+                self._notify(f"{name} cannot be written: {reason}; training goes on without it")
+            return False
+        return True

@@ -1,0 +1,92 @@
+"""What a run folder may ask for. A folder can come from anywhere, so nothing that it names is imported or called.
+
+Registered names (agents, policies, Gymnasium ids, tensor environments) stand for code that is installed here. An import
+path names code of the folder's own choosing, ``os:system`` for example: it needs the user's word, on the command line,
+in Python, or by ``allow_import``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config.run import RunConfig
+from ..config.yaml_text import MAX_CHARACTERS, parse_yaml
+from ..errors import CheckpointError, ConfigError
+from .files import read_regular
+
+CONFIG_FILE = "config.yaml"
+
+GYMNASIUM_ONLY = {"additional_wrappers", "disable_env_checker", "entry_point", "vector_kwargs", "vectorization_mode"}
+"""Arguments that Gymnasium itself takes, beside those of the environment; training sets none of them."""
+
+
+def load_config(folder: Path, allow_import: bool = False, named: Collection[str] = ()) -> RunConfig:
+    """The config a run folder was made with; an agent by import path only if the user allows or has ``named`` it."""
+    try:
+        text = read_regular(folder / CONFIG_FILE, 4 * MAX_CHARACTERS).decode("utf-8")
+        data = parse_yaml(text)
+        agent = data.get("agent") if isinstance(data, Mapping) else None
+        name = agent.get("name") if isinstance(agent, Mapping) else None
+        if isinstance(name, str) and ":" in name and not allow_import and name not in named:
+            raise refusal(f"the agent of {folder}", name, "")
+        return RunConfig.from_yaml(text)
+    except Refused:
+        raise
+    except (CheckpointError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{folder}/{CONFIG_FILE} cannot be read ({reason}); is {folder} a run folder?") from None
+
+
+class Refused(ConfigError):
+    """A folder names code by import path, and the user has not said that it may run."""
+
+
+def refusal(what: str, name: str, remedy: str) -> Refused:
+    return Refused(
+        f"{what} is named by the import path {name!r:.80}, and a folder may not choose what code runs here; if you"
+        f" trust the folder, {remedy}add --allow-import, or allow_import=True in Python"
+    )
+
+
+def check_env_id(env_id: str, where: str) -> None:
+    """Refuse an environment that is not registered; Gymnasium's own form ``module:EnvId`` imports a module too."""
+    if ":" in env_id and not env_id.startswith("envpool:"):  # EnvPool looks ids up in a table of its own
+        raise refusal(f"the environment of {where}", env_id, f"name it with --env {env_id:.80}, or ")
+
+
+def check_env_kwargs(kwargs: Mapping[str, Any], where: str) -> None:
+    """Refuse arguments with which an installed environment could read a file or import something."""
+    for name, value in kwargs.items():
+        if name in GYMNASIUM_ONLY or not name.isidentifier() or name.startswith("_") or not _is_plain(value):
+            raise Refused(
+                f"the environment of {where} has the argument {name!r:.80}: {value!r:.80}, which may read a file or"
+                f" choose code; if you trust the folder, add --allow-import, or allow_import=True in Python"
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether an argument holds numbers and words alone: no path of files and none of imports."""
+    return all(re.fullmatch(r"([\w+-][\w .,+-]*)?", text) for text in _strings(value))
+
+
+def check_policy(spec: Any, where: str) -> None:
+    """Refuse a policy, or a part of one, that is named by import path."""
+    for text in _strings(spec):
+        if ":" in text:
+            raise refusal(f"the policy of {where}, or a part of it,", text, "")
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every text in nested data, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
