@@ -35,7 +35,7 @@ class Evaluator:
         self.target_return = built.target_return if target is None else target
         self.total_step, self.max_r = 0, -np.inf
         self._start = time.monotonic()
-        self._log = RunLog(cwd, resume_step=0, tensorboard=if_tensorboard)
+        self._log = RunLog(cwd, resume_step=0, loggers=("tensorboard",) if if_tensorboard else ())
 
     def evaluate_and_save(
         self, actor: Any, steps: int, exp_r: float = 0.0, logging_tuple: tuple[float, ...] = ()
@@ -91,7 +91,7 @@ class Evaluator:
         rows = np.load(path, allow_pickle=False)
         self.total_step, self.max_r = int(rows[-1, 0]), float(rows[:, 1].max())
         self._log.close()
-        self._log = RunLog(self.cwd, resume_step=self.total_step, tensorboard=False)
+        self._log = RunLog(self.cwd, resume_step=self.total_step, loggers=())
 
     def close(self) -> None:
         self._log.close()
