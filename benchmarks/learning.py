@@ -25,12 +25,13 @@ from typing import Any, NamedTuple
 
 import yaml
 from common import RESULTS, environment, write_json
+from overview import plot_overview
 from references import SOURCES, published
 from rich.console import Console
 from rich.table import Table
 
 from elegantrl.config.resolve import resolve_config
-from elegantrl.report.plot import plot_overview, plot_runs
+from elegantrl.report.plot import plot_runs
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "results.md"
 CURVES = RESULTS / "learning"

@@ -2,37 +2,66 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..config.run import RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..store.commits import Store
+from ..store.files import storage_error
 from ..store.manifest import Commit
-from ..store.untrusted import load_config
+from ..store.untrusted import CONFIG_FILE, load_config
 
 
-def choose_folder(config: RunConfig, run_dir: str | Path | None, resume: bool) -> Path:
-    """The run folder: as asked, or a fresh name under ``runs/``. Nothing is ever deleted."""
+@contextlib.contextmanager
+def claim_folder(config: RunConfig, run_dir: str | Path | None, resume: bool) -> Iterator[Path]:
+    """The run folder: as asked, or a new one under ``runs/``, which is made here so that no other run can take it.
+
+    Nothing that holds anything is ever deleted; a new folder goes again if the run was refused before it wrote.
+    """
     if run_dir is not None:
-        folder = Path(run_dir)
-        if not resume and (folder / "config.yaml").exists():
-            raise ConfigError(f"{folder} already holds a run; add --resume to continue it or choose another --run-dir")
-        if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{folder} is a file, not a folder; choose another --run-dir")
-        return folder
+        yield _check_folder(Path(run_dir), resume)
+        return
     if resume:
         raise ConfigError("there is nothing to resume without a folder; name it with --run-dir")
-    name = f"{config.agent_name}_{config.env.id.replace('/', '-').replace(':', '-')}_seed{config.train.seed}"
-    taken = 1
-    while (folder := Path("runs") / (name if taken == 1 else f"{name}_{taken}")).exists():
-        taken += 1
+    folder = _make_folder(config)
+    try:
+        yield folder
+    finally:
+        for path in (folder, folder.parent):
+            with contextlib.suppress(OSError):  # it holds something
+                path.rmdir()
+
+
+def _check_folder(folder: Path, resume: bool) -> Path:
+    if not resume and (folder / CONFIG_FILE).exists():
+        raise ConfigError(f"{folder} already holds a run; add --resume to continue it or choose another --run-dir")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file, not a folder; choose another --run-dir")
     return folder
+
+
+def _make_folder(config: RunConfig) -> Path:
+    """A folder that did not exist before: making it and finding out are one operation of the file system."""
+    name = re.sub(r"[^\w.+-]", "-", f"{config.agent_name}_{config.env.id}_seed{config.train.seed}")[:150]
+    number = 1
+    while True:
+        folder = Path("runs") / (name if number == 1 else f"{name}_{number}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise storage_error("making the run folder", error, folder.parent, 0) from error
 
 
 def check_same_config(folder: Path, config: RunConfig) -> None:
     """Refuse to continue a run that was made with other settings."""
-    if not (folder / "config.yaml").exists():
+    if not (folder / CONFIG_FILE).exists():
         raise CheckpointError(f"{folder} holds no run to resume; check --run-dir or drop --resume")
     if not (folder / "commits").is_dir():
         raise CheckpointError(f"{folder} holds no commit to resume; start anew in another --run-dir")

@@ -39,7 +39,7 @@ from ..store.runlog import RunLog
 from ..store.side_files import SideFiles
 from ..store.trained import TrainedPolicy
 from ..types import EnvSpec
-from .folder import check_same_config, choose_folder, find_commit
+from .folder import check_same_config, claim_folder, find_commit
 from .layout import is_helped
 from .learners import Learners
 from .progress import Display
@@ -77,12 +77,12 @@ def run_training(
 ) -> RunResult:
     """Open or create the run folder, train, and leave it complete; what is refused leaves nothing behind."""
     device = pick_device(config.train.device)
-    folder = choose_folder(config, run_dir, resume)
-    if resume:
-        check_same_config(folder, config)
     torch.set_num_threads(torch_threads(config))
     keep_freed_memory()
     with contextlib.ExitStack() as cleanup:
+        folder = cleanup.enter_context(claim_folder(config, run_dir, resume))
+        if resume:
+            check_same_config(folder, config)
         cleanup.enter_context(one_numpy_thread())
         cleanup.enter_context(tiny_numbers_are_zero())
         # Everything that may be refused is built before the first byte is written.

@@ -190,7 +190,7 @@ BOMB = "\n".join(["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] *
 def test_hostile_yaml_is_refused_in_a_sentence(folder: Path, cli: Cli, text: str, message: str) -> None:
     # R10: a YAML bomb hung `eval`.
     (folder / "config.yaml").write_text(text)
-    for command in (("eval", folder),):
+    for command in (("eval", folder), ("plot", folder, "--out", folder / "x.png")):
         outcome = cli(*command)
         assert message in outcome.sentence and len(outcome.sentence) < 1000
         assert outcome.code in (2, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from elegantrl.errors import ConfigError
+from elegantrl.store.runlog import RunLog
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
 def learning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    for name in ("learning", "common", "references"):
+    for name in ("learning", "common", "overview", "references"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import common
     import learning
@@ -124,3 +128,17 @@ def test_runs_are_added_to_what_another_benchmark_wrote_meanwhile(
     monkeypatch.setattr(learning, "run", lambda task, seed: pytest.fail("--table runs nothing"))
     monkeypatch.setattr(sys, "argv", ["learning.py", "--table"])
     assert learning.main() == 1
+
+
+def test_an_overview_has_a_panel_per_agent_and_environment(learning: ModuleType, tmp_path: Path) -> None:
+    runs = []
+    for agent, env in (("ppo", "B-v0"), ("double_dqn", "A-v0")):
+        for seed in range(2):
+            runs.append(tmp_path / f"{agent}{seed}")
+            log = RunLog(runs[-1], resume_step=0, loggers=())
+            log.log({"kind": "eval", "eval/mean": 1.0 + seed, "eval/ci95": 0.5}, 10)
+            (runs[-1] / "summary.json").write_text(json.dumps({"agent": agent, "env": env, "seed": seed}))
+    learning.plot_overview(runs, tmp_path / "out.png", columns=2)
+    assert (tmp_path / "out.png").stat().st_size > 10_000
+    with pytest.raises(ConfigError, match="no run to plot"):
+        learning.plot_overview([], tmp_path / "out.png")

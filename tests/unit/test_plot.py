@@ -11,9 +11,11 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
+from elegantrl.config.resolve import resolve_config
 from elegantrl.errors import ConfigError
-from elegantrl.report import plot
-from elegantrl.report.plot import Curve, combine, plot_overview, plot_run, plot_runs, read_run
+from elegantrl.report import draw, plot
+from elegantrl.report.plot import plot_run, plot_runs
+from elegantrl.report.runs import GRID_POINTS, Curve, combine, group_runs, read_run
 from elegantrl.store.runlog import RunLog
 
 
@@ -26,7 +28,7 @@ def make_run(
     seed: int = 0,
     train_rows: int = 20,
 ) -> Path:
-    log = RunLog(folder, resume_step=0, tensorboard=False)
+    log = RunLog(folder, resume_step=0, loggers=())
     for i in range(train_rows):
         log.log({"kind": "train", "train/return": 5.0 * i, "wall_seconds": 2.0 * i}, 1000 * (i + 1))
     for i, mean in enumerate(means):
@@ -42,8 +44,8 @@ def make_run(
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures as they were saved."""
     saved: list[Figure] = []
-    save = plot._save
-    monkeypatch.setattr(plot, "_save", lambda figure, path: saved.append(figure) or save(figure, path))
+    save = plot.save_figure
+    monkeypatch.setattr(plot, "save_figure", lambda figure, path: saved.append(figure) or save(figure, path))
     return saved
 
 
@@ -141,7 +143,7 @@ def test_seeds_become_one_curve_and_groups_get_colours(tmp_path: Path, figures: 
     plot_runs([*seeds, other], tmp_path / "out.png")
     assert texts(figures[0]) == [
         "CartPole-v1",
-        plot.SEVERAL_SEEDS,
+        draw.SEVERAL_SEEDS,
         "target\n475",
         "PPO (5 seeds)",
         "DQN (1 seed)",
@@ -167,20 +169,49 @@ def test_runs_of_several_environments_are_named_in_full(tmp_path: Path, figures:
     ]
 
 
-def test_an_overview_has_a_panel_per_agent_and_environment(tmp_path: Path, figures: list[Figure]) -> None:
+def with_config(folder: Path, seed: int = 0, env: str = "CartPole-v1", **agent: object) -> Path:
+    """Give a run a config with these settings of the agent."""
+    config = resolve_config("ppo", env, {"agent": agent, "train": {"seed": seed}})[0]
+    (folder / "config.yaml").write_text(config.to_yaml())
+    return folder
+
+
+def test_only_runs_that_differ_in_the_seed_alone_are_pooled(tmp_path: Path, figures: list[Figure]) -> None:
+    # N5: runs with different settings were pooled as seeds.
     runs = [
-        make_run(tmp_path / f"{agent}{i}", [1.0 + i, 2.0 + i], agent=agent, env=env, seed=i)
-        for agent, env in (("ppo", "B-v0"), ("double_dqn", "A-v0"))
-        for i in range(3)
+        with_config(make_run(tmp_path / f"{lr}-{seed}", [lr * 1e5, 200.0], agent="ppo", seed=seed), seed, lr=lr)
+        for lr in (1e-3, 3e-4)
+        for seed in range(3)
     ]
-    plot_overview([*runs, make_run(tmp_path / "none", [])], tmp_path / "out.png", columns=2)
-    assert [axes.get_title(loc="left") for axes in figures[0].axes] == [
-        "PPO on B-v0", "DOUBLE DQN on A-v0", "PPO on CartPole-v1"
-    ]  # fmt: skip
-    assert figures[0].axes[0].lines[-2].get_ydata().tolist() == [2.0, 3.0]
-    assert [text.get_text() for text in figures[0].axes[2].texts] == ["no evaluation yet"]
-    with pytest.raises(ConfigError, match="no run to plot"):
-        plot_overview([], tmp_path / "out.png")
+    groups = group_runs([read_run(run) for run in runs])
+    assert [(group.label, len(group.runs)) for group in groups] == [("PPO, lr=0.001", 3), ("PPO, lr=0.0003", 3)]
+    plot_runs(runs, tmp_path / "out.png")
+    assert texts(figures[0])[-2:] == ["PPO, lr=0.001 (3 seeds)", "PPO, lr=0.0003 (3 seeds)"]
+
+
+def test_many_differences_are_counted_and_other_agents_are_not_compared(tmp_path: Path) -> None:
+    others = {"gamma": 0.9, "clip": 0.1, "lr": 1e-3, "hidden": [8], "horizon": 8}
+    first = with_config(make_run(tmp_path / "a", [1.0], agent="ppo"), **others)
+    second = with_config(make_run(tmp_path / "b", [1.0], agent="ppo", seed=1), 1)
+    third = make_run(tmp_path / "c", [1.0], agent="dqn")
+    labels = [group.label for group in group_runs([read_run(run) for run in (first, second, third)])]
+    assert labels[0].startswith("PPO, clip=0.1, gamma=0.9, ") and labels[0].endswith(" more")
+    assert labels[2] == "DQN"
+
+
+def test_where_a_run_stopped_and_where_it_ran_make_no_other_group(tmp_path: Path) -> None:
+    runs = []
+    for i, train in enumerate(({"max_steps": 10}, {"max_steps": 20, "target_return": 3.0})):
+        config = resolve_config("ppo", "CartPole-v1", {"train": {"seed": i, **train}})[0]
+        runs.append(make_run(tmp_path / str(i), [1.0], agent="ppo", seed=i))
+        (runs[-1] / "config.yaml").write_text(config.to_yaml())
+    assert [group.label for group in group_runs([read_run(run) for run in runs])] == ["PPO"]
+
+
+@pytest.mark.parametrize("name", ["$\\frac{1}{$", "x" * 500, "a\nb\x1b[31m"])
+def test_names_of_a_folder_are_labels_and_nothing_else(tmp_path: Path, figures: list[Figure], name: str) -> None:
+    plot_runs([make_run(tmp_path / "run", [1.0, 2.0], agent=name, env=name)], tmp_path / "out.png")
+    assert all(len(text) < 200 and "\x1b" not in text for text in texts(figures[0]))
 
 
 def curve(steps: list[float], mean: list[float]) -> Curve:
@@ -210,15 +241,15 @@ def test_combining_is_repeatable_and_bounded() -> None:
     curves = [curve(sorted(rng.uniform(0, 100, 500)), list(rng.normal(size=500))) for _ in range(9)]
     first, second = combine(curves), combine(curves)
     np.testing.assert_array_equal(first.low, second.low)
-    assert first.steps.size <= plot.GRID_POINTS
+    assert first.steps.size <= GRID_POINTS
     assert combine([]).steps.size == 0
 
 
 def test_numbers_read_well() -> None:
     values = [0, 500, 20_000, 100_352, 1_500_000, 3e9]
-    assert [plot._short(value) for value in values] == ["0", "500", "20k", "100.4k", "1.5M", "3G"]
-    assert [plot._duration(seconds) for seconds in (41.2, 600, 36_000)] == ["41 s", "10 min", "10.0 h"]
-    assert [plot._plain_number(value) for value in (500.0, -152.34, 12_000.0)] == ["500", "-152.3", "12,000"]
+    assert [draw.short_number(value) for value in values] == ["0", "500", "20k", "100.4k", "1.5M", "3G"]
+    assert [draw.duration(seconds) for seconds in (41.2, 600, 36_000)] == ["41 s", "10 min", "10.0 h"]
+    assert [draw.plain_number(value) for value in (500.0, -152.34, 12_000.0)] == ["500", "-152.3", "12,000"]
 
 
 def test_the_callers_matplotlib_stays_as_it_is(tmp_path: Path) -> None:
