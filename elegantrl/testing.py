@@ -37,6 +37,7 @@ class FaultEnv(gym.Wrapper[Any, Any, Any, Any]):
     bad_shape          an observation with a number too many
     bad_dtype          an observation of text
     bool_done_array    two flags instead of one
+    three_values       three values instead of five
     hang               never returns
     slow               takes ``seconds`` longer
     segv               the process dies of SIGSEGV
@@ -140,5 +141,6 @@ SPOILERS: dict[str, Callable[..., Any]] = {
     "inf_reward": lambda obs, reward, *rest: (obs, np.inf, *rest),
     "bad_shape": lambda obs, *rest: (np.append(obs, 0.0), *rest),
     "bad_dtype": lambda obs, *rest: (np.full(np.shape(obs), "?"), *rest),
+    "three_values": lambda *result: result[:3],
     "bool_done_array": lambda obs, reward, over, cut, info: (obs, reward, np.array([over, cut]), cut, info),
 }

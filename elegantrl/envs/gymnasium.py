@@ -1,42 +1,44 @@
 """Single Gymnasium environments as lanes of one ``VecEnv``, stepped in this process by a plain loop.
 
-Each episode starts from a seed of its own, so an open episode can be replayed from its actions after a resume.
+Each episode starts from a seed of its own, so a resumed run can replay an open episode from its actions.
 
-Axes: N environment lanes, O observation, A action.
+Axes: N environment lanes, O observation, A action, T steps.
 """
 
 from __future__ import annotations
 
-import copy
-import inspect
 import logging
+import math
 import traceback
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 from ..errors import CheckpointError, RoleError, SpecError, in_words, innermost_line
 from ..rng import derive_seed
 from ..types import EnvSpec, Fault, Leaf, State, Step
+from .episode_log import Array, EpisodeLog, digest
+from .lane_state import LaneState
+from .lanes import seeded_reset
+from .results import NUMBERS, as_flag, as_number, five_values
 from .spaces import ActionCodec, ObsCodec, to_device
 from .vec_env import Exactness, VecEnv
 
 log = logging.getLogger(__name__)
 
 MAX_LOG_STEPS = 100_000
-"""Vector steps of actions kept for replay; an episode that is older restarts on resume."""
+"""Steps per lane that are kept for replay; a resume restarts an open episode that is older."""
 
 MAX_RESETS = 10
 """Resets of a lane in a row that may fail in the middle of a run."""
 
 
 class GymVecEnv(VecEnv):
-    """N single environments. Both the five-tuple of ``step`` and the older four-tuple with ``done`` are understood."""
+    """N single environments. ``step`` may return five values, or the four of older interfaces with ``done``."""
 
     def __init__(self, envs: Sequence[Any], name: str | None = None, device: torch.device | str = "cpu"):
         first = envs[0]
@@ -57,82 +59,90 @@ class GymVecEnv(VecEnv):
             max_episode_steps=gym_spec.max_episode_steps if gym_spec else getattr(first, "max_step", None),
             target_return=gym_spec.reward_threshold if gym_spec else None,
         )
+        self._obs_size = math.prod(self._obs.shape)
         self._tensor = to_device(self.device)
         self._step_fns = [env.step for env in self.envs]
-        self._reset_fns = [_seeded_reset(env) for env in self.envs]
-        self._nowhere = torch.zeros(len(self.envs), dtype=torch.bool, device=self.device)
-        self._deterministic = True
-        self._restart(seed=0)
+        self._reset_fns = [seeded_reset(env) for env in self.envs]
+        self._lane_states = [LaneState(env, name) for env in self.envs]
+        self._no_lanes = torch.zeros(len(self.envs), dtype=torch.bool, device=self.device)
+        self._restarted = self._no_lanes
+        self._diverged = False
+        self._begin_run(seed=0)
 
-    def _restart(self, seed: int) -> None:
+    def _begin_run(self, seed: int) -> None:
+        num_envs = self.spec.num_envs
         self._seed = seed
-        self._num_steps = 0
-        self._log: deque[Any] = deque(maxlen=MAX_LOG_STEPS)
-        self._episode = [0] * self.spec.num_envs
-        self._started = [0] * self.spec.num_envs
-        self._frame: Any = None  # what each lane saw last, as its environment gave it
         self._faults: list[Fault] = []
+        self._log = EpisodeLog(MAX_LOG_STEPS)
+        self._episode = [0] * num_envs
+        self._started = [0] * num_envs  # the number of the first step of each open episode
+        self._state_before: list[State | None] = [None] * num_envs  # of each lane, before its open episode
+        self._frame: Any = None  # the newest observations as the environments gave them
 
     def reset(self, seed: int) -> Tensor:
-        self._restart(seed)
+        self._begin_run(seed)
         frame = self._obs.empty(self.spec.num_envs)
         for lane in range(self.spec.num_envs):
             frame[lane] = self._begin(lane)
-        return self._see(frame)
+        return self._observe(frame)
 
     def step(self, action: Tensor) -> Step:
-        moves = self._action.decode(action)
-        self._log.append(moves)
-        self._num_steps += 1
+        actions = self._action.decode(action)
         num_envs = self.spec.num_envs
         frame, reward = self._obs.empty(num_envs), np.empty(num_envs, dtype=np.float32)
+        name, size, dtype = self.spec.name, self._obs_size, self._obs.raw_dtype
         ended: dict[int, bool] = {}  # lane -> whether the MDP ended
-        for lane, env_step in enumerate(self._step_fns):
-            result: Any = None
+        result: Any
+        for lane, step_fn in enumerate(self._step_fns):
             try:
-                result = env_step(moves[lane])
-                if len(result) != 5:
-                    result = self._five(result)
-                frame[lane], reward[lane], over, cut, _ = result
-                if over or cut:
-                    ended[lane] = bool(over)
+                result = step_fn(actions[lane])
+                if result.__class__ is not tuple or len(result) != 5:
+                    result = five_values(name, result)
+                obs, value, terminated, truncated, _ = result
+                if obs.__class__ is not ndarray or obs.size != size or obs.dtype is not dtype:
+                    obs = self._obs.check(obs, "step")  # NumPy would broadcast a smaller one
+                frame[lane] = obs
+                reward[lane] = value if value.__class__ in NUMBERS else as_number(name, value)
+                if terminated is not False or truncated is not False:
+                    over, cut = as_flag(name, "terminated", terminated), as_flag(name, "truncated", truncated)
+                    if over or cut:
+                        ended[lane] = over
             except Exception as error:
-                told = self._misfit(result, error)
-                if isinstance(error, SpecError):
-                    raise told from error.__cause__
-                self._faults.append(_fault(lane, told))
+                self._faults.append(_fault(lane, error))
                 frame[lane], reward[lane], ended[lane] = self._frame[lane], 0.0, False
-        next_obs = self._see(frame)
+        self._log.append(actions, reward)
+        next_obs = self._observe(frame)
         tensor = self._tensor
-        if not ended:  # as most steps: nothing to begin, and the flags need not be made anew
-            return Step(next_obs, tensor(reward), self._nowhere, self._nowhere, next_obs, self._take_faults())
+        if not ended:  # the common case, which needs no new flags
+            return Step(next_obs, tensor(reward), self._no_lanes, self._no_lanes, next_obs, self._take_faults())
         terminated, truncated = np.zeros((2, num_envs), dtype=np.bool_)
         for lane, over in ended.items():
             (terminated if over else truncated)[lane] = True
-        obs, flags = self._begin_next(list(ended)), (tensor(terminated), tensor(truncated))
+        obs = self._begin_next(list(ended))
+        flags = tensor(terminated), tensor(truncated)
         return Step(obs, tensor(reward), *flags, next_obs, self._take_faults())
 
     def _take_faults(self) -> tuple[Fault, ...]:
-        """The faults since the last step; those of ``reset_lanes`` are among them."""
-        faults = tuple(self._faults)
-        self._faults.clear()
+        """The faults since the last step, among them those of ``reset_lanes``."""
+        if not self._faults:
+            return ()
+        faults, self._faults = tuple(self._faults), []
         return faults
 
     def reset_lanes(self, lanes: Tensor) -> Tensor:
         return self._begin_next(lanes.nonzero().squeeze(1).tolist())
 
     def _begin_next(self, lanes: list[int]) -> Tensor:
-        """Begin the next episode of some lanes; what all of them see then."""
+        """Begin the next episode of some lanes; return the observations of all."""
         frame = self._frame.copy()
         for lane in lanes:
-            self._started[lane] = self._num_steps
-            frame[lane] = self._begin_patiently(lane)
-        for _ in range(min(self._started) - self._log_start):
-            self._log.popleft()
-        return self._see(frame)
+            self._started[lane] = self._log.end
+            frame[lane] = self._begin_with_retries(lane)
+        self._log.drop_before(min(self._started))
+        return self._observe(frame)
 
-    def _begin_patiently(self, lane: int) -> Any:
-        """The first observation of the next episode that can be begun."""
+    def _begin_with_retries(self, lane: int) -> Any:
+        """The first observation of the next episode whose reset succeeds."""
         for _ in range(MAX_RESETS):
             self._episode[lane] += 1
             try:
@@ -146,68 +156,54 @@ class GymVecEnv(VecEnv):
         )
 
     def _begin(self, lane: int) -> Any:
+        self._state_before[lane] = self._lane_state(lane)
+        return self._reset(lane)
+
+    def _reset(self, lane: int) -> Any:
         seed = derive_seed(self._seed, "episode", lane, self._episode[lane]) & 0x7FFF_FFFF
         try:
             first = self._reset_fns[lane](seed)
         except Exception as error:
             raise SpecError(f"environment {self.spec.name!r}: reset fails: {in_words(error)}") from error
-        return self._obs.check(first)
+        return self._obs.check_first(first)
 
-    def _see(self, frame: Any) -> Tensor:
+    def _lane_state(self, lane: int) -> State | None:
+        try:
+            return self._lane_states[lane].get()
+        except SpecError:
+            raise
+        except Exception as error:
+            if self._frame is None:  # before its first reset an environment may have no state yet
+                return None
+            raise SpecError(f"environment {self.spec.name!r}: its state cannot be saved: {in_words(error)}") from error
+
+    def _observe(self, frame: Any) -> Tensor:
         self._frame = frame
         return self._tensor(self._obs.encode(frame))
 
-    def _five(self, result: tuple[Any, ...]) -> tuple[Any, ...]:
-        if len(result) != 4:
-            raise SpecError(
-                f"environment {self.spec.name!r}: step returned {len(result)} values,"
-                f" expected 5: obs, reward, terminated, truncated, info"
-            )
-        obs, reward, done, info = result
-        cut = done and info.get("TimeLimit.truncated", False)
-        return obs, reward, done and not cut, cut, info
-
-    def _misfit(self, result: Any, error: Exception) -> Exception:
-        """The error of a step, and if it was ours because of what ``step`` returned, in words of the interface."""
-        if not isinstance(result, tuple) or len(result) != 5 or isinstance(error, SpecError):
-            return error
-        obs, reward, over, cut, _ = result
-        told = SpecError(
-            f"environment {self.spec.name!r}: step returned reward {reward!r}, terminated {over!r} and truncated"
-            f" {cut!r}, expected a number and two truth values"
-        )
-        try:
-            self._obs.check(obs, "step")
-        except SpecError as misfit:
-            told = misfit
-        return told.with_traceback(error.__traceback__)
+    # ---- Saving and replaying
 
     @property
     def exactness(self) -> Exactness:
-        return "replayed" if self._deterministic and min(self._started) >= self._log_start else "episode"
+        return "episode" if self._diverged or min(self._started) < self._log.first else "replayed"
 
-    @property
-    def _log_start(self) -> int:
-        return self._num_steps - len(self._log)
+    def restarted_lanes(self) -> Tensor:
+        return self._restarted
 
     def state_dict(self) -> State:
         if self._frame is None:
             raise CheckpointError(f"environment {self.spec.name!r} has no state before its first reset; call reset")
-        moves = list(self._log)
+        lanes = list(enumerate(self._started))
+        actions = [self._log.actions_of(lane, start, self._action.dtype) for lane, start in lanes]
         return {
             "seed": self._seed,
             "episode": torch.tensor(self._episode),
             "obs": self._tensor(self._obs.encode(self._frame)),
-            "actions": {str(lane): self._open_actions(lane, moves) for lane in range(self.spec.num_envs)},
+            "actions": {str(lane): None if a is None else torch.from_numpy(a) for lane, a in enumerate(actions)},
+            "rewards": [self._log.reward_digest(lane, start) for lane, start in lanes],
+            "before": {str(lane): state for lane, state in enumerate(self._state_before) if state is not None},
+            "diverged": self._diverged,
         }
-
-    def _open_actions(self, lane: int, moves: list[Any]) -> Tensor | None:
-        """The actions of the lane's open episode [steps, ...], or None if the log does not reach back to its start."""
-        first = self._started[lane] - self._log_start
-        if first < 0:
-            return None
-        rows = [move[lane] for move in moves[first:]]
-        return torch.from_numpy(np.array(rows, dtype=self._action.dtype))
 
     def load_state_dict(self, state: State) -> Tensor:
         num_envs = self.spec.num_envs
@@ -215,52 +211,88 @@ class GymVecEnv(VecEnv):
             raise CheckpointError(
                 f"environment {self.spec.name!r} has num_envs={num_envs}, the saved state has {len(state['episode'])}"
             )
-        self._restart(state["seed"])
+        self._begin_run(state["seed"])
         self._episode = state["episode"].tolist()
         expected = state["obs"].cpu().numpy()
         frame = self._obs.empty(num_envs)
-        histories: list[list[Any] | None] = []
+        replayed: list[tuple[Array, Array] | None] = []  # actions and rewards of lanes whose open episode goes on
+        num_diverged = 0
         for lane in range(num_envs):
-            frame[lane], history = self._replay(lane, state["actions"][str(lane)], expected[lane])
-            histories.append(history)
-        if None in histories:
-            log.warning(
-                "environment %r: %d of %d lanes restart their open episodes, which are longer than %d steps or came out"
-                " differently when replayed",
-                self.spec.name,
-                histories.count(None),
-                num_envs,
-                MAX_LOG_STEPS,
-            )
-        self._restore_log([history or [] for history in histories])
-        return self._see(frame)
+            actions, before = state["actions"][str(lane)], state["before"].get(str(lane))
+            if actions is not None:
+                rewards = self._replay(lane, before, actions.cpu().numpy(), frame)
+                same_obs = np.array_equal(self._obs.encode(frame[lane : lane + 1])[0], expected[lane])
+                if rewards is not None and same_obs and digest(rewards) == state["rewards"][lane]:
+                    replayed.append((actions.cpu().numpy(), rewards))
+                    continue
+                num_diverged += 1
+            frame[lane] = self._begin_from(lane, before)
+            replayed.append(None)
+        self._diverged = self._diverged or state["diverged"] or num_diverged > 0
+        self._restarted = torch.tensor([episode is None for episode in replayed], device=self.device)
+        self._warn_of_restarts(num_diverged, replayed.count(None) - num_diverged)
+        self._restore_log(replayed)
+        return self._observe(frame)
 
-    def _replay(self, lane: int, actions: Tensor | None, expected: Any) -> tuple[Any, list[Any] | None]:
-        """The lane's observation and the actions that led to it, or None if the episode begins anew."""
-        history: list[Any] = [] if actions is None else list(actions.cpu().numpy())
-        frame = self._obs.empty(1)
-        frame[0] = self._begin(lane)
+    def _begin_from(self, lane: int, before: State | None) -> Any:
+        """Begin the lane's open episode anew from the state that outlived the one before it."""
+        self._state_before[lane] = before
+        if before is not None:
+            self._reset(lane)  # an environment may be unable to take a state before its first reset
+            try:
+                self._lane_states[lane].set(before)
+            except Exception as error:
+                raise CheckpointError(
+                    f"environment {self.spec.name!r}: its saved state cannot be restored: {in_words(error)}"
+                ) from error
+        return self._reset(lane)
+
+    def _replay(self, lane: int, before: State | None, actions: Array, frame: Array) -> Array | None:
+        """Take ``actions`` [T, ...] from the start of the lane's open episode, leave the last observation in ``frame``
+        and return the rewards [T]; None if the episode ends or fails, which it did not the first time."""
+        name, rewards = self.spec.name, np.empty(len(actions), dtype=np.float32)
+        frame[lane] = self._begin_from(lane, before)
         try:
-            for move in history:
-                result = self._step_fns[lane](move)
-                frame[0], _, over, cut, _ = result if len(result) == 5 else self._five(result)
-                if over or cut:
-                    break
-            else:
-                if actions is not None and np.array_equal(self._obs.encode(frame)[0], expected):
-                    return frame[0], history
-        except Exception:  # it did not fail the first time, so it is no replay
-            log.debug("environment %r fails when replayed", self.spec.name, exc_info=True)
-        self._deterministic = self._deterministic and actions is None
-        return self._begin(lane), None
+            for i, action in enumerate(actions):
+                obs, reward, terminated, truncated, _ = five_values(name, self._step_fns[lane](action))
+                frame[lane] = self._obs.check(obs, "step")
+                rewards[i] = as_number(name, reward)
+                if as_flag(name, "terminated", terminated) or as_flag(name, "truncated", truncated):
+                    return None
+        except Exception:
+            log.debug("environment %r fails when it is replayed", name, exc_info=True)
+            return None
+        return rewards
 
-    def _restore_log(self, histories: list[list[Any]]) -> None:
+    def _warn_of_restarts(self, num_diverged: int, num_dropped: int) -> None:
+        if num_diverged:
+            log.warning(
+                "environment %r: %d of %d lanes restart their open episodes, which came out differently when replayed;"
+                " if its state outlives an episode give it get_state() and set_state(state)",
+                *(self.spec.name, num_diverged, self.spec.num_envs),
+            )
+        if num_dropped:
+            log.warning(
+                "environment %r: %d of %d lanes restart their open episodes, which are longer than the %d steps kept"
+                " for replay",
+                *(self.spec.name, num_dropped, self.spec.num_envs, MAX_LOG_STEPS),
+            )
+
+    def _restore_log(self, replayed: list[tuple[Array, Array] | None]) -> None:
         """Align the lanes' open episodes at their ends, as if the steps had just been taken together."""
-        self._num_steps = max(map(len, histories))
-        self._started = [self._num_steps - len(history) for history in histories]
-        filler = next((history[0] for history in histories if history), None)
-        padded = [[filler] * start + history for start, history in zip(self._started, histories, strict=True)]
-        self._log.extend(zip(*padded, strict=True))
+        episodes = [episode for episode in replayed if episode is not None]
+        num_steps = max((len(rewards) for _, rewards in episodes), default=0)
+        self._started = [num_steps] * self.spec.num_envs
+        if num_steps == 0:
+            return
+        shape = (num_steps, self.spec.num_envs)
+        all_actions = np.zeros((*shape, *episodes[0][0].shape[1:]), dtype=self._action.dtype)
+        all_rewards = np.zeros(shape, dtype=np.float32)
+        for lane, episode in enumerate(replayed):
+            if episode is not None:
+                self._started[lane] = start = num_steps - len(episode[1])
+                all_actions[start:, lane], all_rewards[start:, lane] = episode
+        self._log = EpisodeLog(MAX_LOG_STEPS, all_actions, all_rewards)
 
     def close(self) -> None:
         for env in self.envs:
@@ -271,44 +303,3 @@ class GymVecEnv(VecEnv):
 def _fault(lane: int, error: BaseException) -> Fault:
     trace = "".join(traceback.format_exception(error))
     return Fault(lane, in_words(error), innermost_line(error), trace=trace, is_breach=isinstance(error, SpecError))
-
-
-def lanes_of(env: Any, num_envs: int, name: str) -> list[Any]:
-    """``env`` and as many independent likenesses of it as it takes to have ``num_envs`` lanes."""
-    lanes = [env]
-    while len(lanes) < num_envs:
-        lanes.append(_likeness(env, name))
-    return lanes
-
-
-def _likeness(env: Any, name: str) -> Any:
-    if getattr(env, "spec", None) is not None:
-        try:
-            return gym.make(env.spec, disable_env_checker=True)
-        except Exception:  # a wrapper that is not in the spec: copying may still do
-            log.debug("environment %r cannot be made anew from its spec", name, exc_info=True)
-    try:
-        return copy.deepcopy(env)
-    except Exception as error:
-        raise SpecError(
-            f"environment {name!r}: this instance cannot be copied into further lanes ({type(error).__name__});"
-            f" pass its class or a function that makes it"
-        ) from error
-
-
-def _seeded_reset(env: Any) -> Callable[[int], Any]:
-    """``reset`` as a function from a seed to the first observation, whichever interface ``env`` has."""
-    parameters = inspect.signature(env.reset).parameters.values()
-    takes_seed = any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
-
-    def reset(seed: int) -> Any:
-        if takes_seed:
-            result = env.reset(seed=seed)
-        else:
-            if hasattr(env, "seed"):
-                env.seed(seed)
-            result = env.reset()
-        with_info = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
-        return result[0] if with_info else result
-
-    return reset

@@ -15,8 +15,9 @@ from gymnasium.envs.registration import find_highest_version, get_env_id, parse_
 
 from ..errors import ConfigError, ElegantRLError, SpecError, in_words
 from .envpool import EnvPoolVecEnv
-from .gymnasium import GymVecEnv, lanes_of
+from .gymnasium import GymVecEnv
 from .hints import suggest
+from .lanes import lanes_of
 from .tensor import CartPoleVecEnv, ChasingVecEnv, PendulumVecEnv
 from .vec_env import VecEnv
 from .vector import CARTPOLE_ENTRY_POINT, GymVectorVecEnv, VectorEntryEnv

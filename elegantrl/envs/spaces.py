@@ -26,6 +26,7 @@ class ObsCodec:
 
     def __init__(self, name: str, space: Any):
         self.name = name
+        self.raw_dtype = space.dtype
         if isinstance(space, spaces.Discrete):
             self.shape: tuple[int, ...] = ()
             self.dim = int(space.n)
@@ -52,8 +53,8 @@ class ObsCodec:
         """A fresh frame from a batch of raw observations."""
         return np.array(batch, dtype=self._dtype)
 
-    def check(self, obs: Any, source: str = "reset") -> Any:
-        """``obs`` itself, or an error that says what is wrong with an observation."""
+    def check(self, obs: Any, source: str) -> Array:
+        """``obs`` as an array, or an error that names what is wrong with it."""
         array = np.asarray(obs)
         if array.shape != self.shape:
             raise SpecError(
@@ -64,15 +65,20 @@ class ObsCodec:
             raise SpecError(
                 f"environment {self.name!r}: {source} returned an observation of dtype {array.dtype}, expected numbers"
             )
+        return array
+
+    def check_first(self, obs: Any) -> Array:
+        """The same for an observation of ``reset``, which must be finite too."""
+        array = self.check(obs, "reset")
         if not np.isfinite(array).all():
             raise SpecError(
-                f"environment {self.name!r}: {source} returned an observation with NaN or infinity,"
+                f"environment {self.name!r}: reset returned an observation with NaN or infinity,"
                 f" expected finite numbers"
             )
-        return obs
+        return array
 
     def _encode_array(self, frame: Array) -> Array:
-        return frame.reshape(len(frame), self.dim)
+        return frame if frame.ndim == 2 else frame.reshape(len(frame), self.dim)
 
     def _encode_choice(self, frame: Array) -> Array:
         one_hot: Array = self._one_hot[frame - self._start]

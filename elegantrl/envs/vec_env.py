@@ -64,8 +64,12 @@ class VecEnv(ABC):
 
     @property
     def exactness(self) -> Exactness:
-        """What ``load_state_dict`` restores of an open episode."""
+        """What ``load_state_dict`` would restore of the open episodes if the state were saved now."""
         return "exact"
+
+    def restarted_lanes(self) -> Tensor:
+        """The lanes [N] whose open episodes the last ``load_state_dict`` could not restore and began anew."""
+        return torch.full((self.spec.num_envs,), self.exactness == "episode", device=self.device)
 
     def close(self) -> None:  # noqa: B027  an environment without resources has nothing to release
         """Release what the environments hold."""
@@ -103,7 +107,7 @@ def check_env(env: VecEnv, seed: int = 0, steps: int = 200) -> None:
     first = _copy(obs)
     history, copies = [], []
     for action in actions:
-        step = env.step(action)
+        step = raise_faults(env, env.step(action))
         _check_step(env, step)
         history.append(step)
         copies.append(_copy(step._replace(faults=())))

@@ -55,7 +55,7 @@ class GymVectorVecEnv(VecEnv):
     def _start(self, seed: int) -> Tensor:
         batch, _ = self.env.reset(seed=seed & 0x7FFF_FFFF)
         for obs in batch:
-            self._obs.check(obs)
+            self._obs.check_first(obs)
         return self._tensor(self._obs.encode(self._obs.frame(batch)))
 
     def step(self, action: Tensor) -> Step:

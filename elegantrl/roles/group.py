@@ -159,7 +159,8 @@ class GroupActor:
             self.obs = self.env.load_state_dict(state["env"])
         self.generator.set_state(state["generator"].cpu())
         # Where an environment could not restore an open episode a new one has begun.
-        restarted = tree.rows_differ(self.obs, from_state(state["obs"])).numpy(force=True)
+        changed = tree.rows_differ(self.obs, from_state(state["obs"]))
+        restarted = (changed | self.env.restarted_lanes()).numpy(force=True)
         self.open_return = np.where(restarted, 0.0, state["open_return"].numpy())
         self.open_length = np.where(restarted, 0, state["open_length"].numpy())
         policy = self.policy.policy

@@ -19,8 +19,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from elegantrl import failpoints, testing
+from elegantrl import failpoints, testing, tree
 from elegantrl.envs import CartPoleVecEnv, VecEnv, make_env
+from elegantrl.envs.vec_env import raise_faults
 from elegantrl.errors import ConfigError, NonFinite, RoleError
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.report import plot as plot_module
@@ -51,7 +52,7 @@ def faulty(lanes: int = 3, **settings: Any) -> VecEnv:
 
 
 def same_lanes(one: Fragment, other: Fragment, lanes: list[int], steps: slice = slice(None)) -> bool:
-    pairs = zip(one.rollout, other.rollout, strict=True)
+    pairs = zip(tree.leaves(one.rollout), tree.leaves(other.rollout), strict=True)
     return all(torch.equal(a[steps, lanes], b[steps, lanes]) for a, b in pairs)
 
 
@@ -68,7 +69,8 @@ RAISED = {
     "raise": r"ValueError: raise as asked for",
     "bad_shape": r"SpecError: .*: step returned an observation of shape \(5,\), expected \(4,\) .*",
     "bad_dtype": r"SpecError: .*: step returned an observation of dtype <U1, expected numbers",
-    "bool_done_array": r"SpecError: .*: step returned reward 1.0, terminated array\(.*\) and truncated False, .*",
+    "bool_done_array": r"SpecError: .*: step returned terminated array\(.*\), expected True or False",
+    "three_values": r"SpecError: .*: step returned 3 values, expected 5: .*",  # R9
     "oom": r"MemoryError",
 }
 
@@ -118,11 +120,11 @@ def test_resets_that_go_on_failing_end_the_run() -> None:
         worker.sample(WEIGHTS, 200, 0)
 
 
-def test_whoever_steps_an_environment_alone_gets_its_errors() -> None:
+def test_a_caller_that_cannot_go_on_gets_the_fault_as_an_error() -> None:
     env = faulty(mode="raise", at_step=1)
     env.reset(0)
-    with pytest.raises(ValueError, match="as asked for"):
-        env.step(torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(RoleError, match=r"'FaultEnv' failed in lane 1: ValueError: raise as asked for \(.*\.py:"):
+        raise_faults(env, env.step(torch.zeros(3, dtype=torch.int64)))
 
 
 def foreign(**settings: Any) -> VecEnv:
@@ -254,8 +256,12 @@ def failing_for_judges(mode: str, folder: Path, slot: int | None = None) -> Faul
 @pytest.mark.parametrize(
     ("mode", "what"),
     [
-        ("raise", rf"score failed at step \d+ in .*: ValueError: raise as asked for {PLACE}"),
+        ("raise", rf"environment .* failed in lane 0: ValueError: raise as asked for {PLACE}"),
         ("inf_reward", ".* gave a non-finite reward during evaluation; fix the environment"),
+        (
+            "three_values",
+            "environment .* failed in lane 0: SpecError: .*: step returned 3 values, expected 5: .*",
+        ),  # R9
     ],
 )
 def test_an_evaluation_that_fails_is_done_again(
@@ -326,7 +332,7 @@ def test_a_fault_by_the_command_line(train: Callable[..., Any]) -> None:
 
 
 def test_an_environment_that_always_raises_ends_the_run(train: Callable[..., Any]) -> None:
-    outcome = train("--env-kwargs", "mode=raise", "p=1.0", "--max-restarts", 3)
+    outcome = train("--env-kwargs", "mode=raise", "p=1.0", "--max-restarts", 3, "--executor", "inline")
     assert outcome.code == 3
     budget = "the budget of 3 environment faults within 10 minutes is spent: fix the cause and resume the last commit"
     assert re.match(rf"worker 0 slot 3: ValueError: .* at step 1 {PLACE} in {NAME}; {budget}", outcome.sentence)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-from elegantrl.envs import env_names, make_env, register_env
+from elegantrl.envs import check_env, env_names, make_env, register_env
 from elegantrl.envs.make import _factories
 from elegantrl.errors import CheckpointError, ConfigError, ElegantRLError, SpecError
 
@@ -148,15 +148,56 @@ def test_an_action_of_the_wrong_shape(name: str) -> None:
     assert f"{name!r}" in message and "shape (2, 1)" in message and "expected (2,)" in message
 
 
-def test_a_step_of_three_values() -> None:
-    class Short(Stub):
-        def step(self, action: Any) -> tuple[Any, ...]:
-            return self.obs, 0.0, False
+class Answering(Stub):
+    """An environment whose steps return ``answer``."""
 
-    env = make_env(Short)
+    answer: Any = None
+
+    def step(self, action: Any) -> Any:
+        return self.answer
+
+
+GOOD = np.zeros(2, dtype=np.float32)
+BAD_STEPS: list[tuple[Any, list[str]]] = [
+    ((GOOD, 0.0, False), ["3 values", "expected 5"]),
+    (None, ["a NoneType", "expected 5"]),
+    ((0.5, 0.0, False, False, {}), ["shape ()", "expected (2,)"]),
+    ((np.zeros(1, dtype=np.float32), 0.0, False, False, {}), ["shape (1,)", "expected (2,)"]),
+    ((np.array(["1", "2"]), 0.0, False, False, {}), ["dtype <U1", "expected numbers"]),
+    ((GOOD, 0.0, "False", False, {}), ["terminated 'False'", "True or False"]),
+    ((GOOD, 0.0, False, None, {}), ["truncated None", "True or False"]),
+    ((GOOD, 0.0, 2, False, {}), ["terminated 2", "True or False"]),
+    ((GOOD, 0.0, np.array([True]), False, {}), ["terminated array([ True])", "True or False"]),
+    ((GOOD, "1.0", False, False, {}), ["reward '1.0'", "a number"]),
+    ((GOOD, None, False, False, {}), ["reward None", "a number"]),
+    ((GOOD, np.zeros(1), False, False, {}), ["reward array([0.])", "a number"]),
+    ((GOOD, 0.0, "False", {}), ["done 'False'", "True or False"]),
+]
+
+
+@pytest.mark.parametrize(("answer", "parts"), BAD_STEPS)
+def test_a_malformed_step(answer: Any, parts: list[str]) -> None:
+    # R9: smaller observations were broadcast, text counted as true, and three values ended a run.
+    env = make_env(Answering, 2)
     env.reset(0)
-    message = message_of(lambda: env.step(torch.zeros(1, dtype=torch.int64)))
-    assert "'Short'" in message and "3 values" in message and "expected 5" in message
+    env.envs[1].answer = answer  # type: ignore[attr-defined]
+    env.envs[0].answer = (GOOD, 1.0, False, False, {})  # type: ignore[attr-defined]
+    step = env.step(torch.zeros(2, dtype=torch.int64))
+    (fault,) = step.faults
+    assert fault.lane == 1 and fault.is_breach, "the lane is reset, the other goes on"
+    assert "'Answering'" in fault.what and all(part in fault.what for part in parts), fault.what
+    assert step.reward.tolist() == [1, 0] and step.truncated.tolist() == [False, True] and not step.terminated.any()
+    assert all(part in message_of(lambda: check_env(env)) for part in parts)
+
+
+@pytest.mark.parametrize("flag", [True, 1, np.True_, np.array(True), 1.0, torch.tensor(True)])
+def test_flags_that_count(flag: Any) -> None:
+    env = make_env(Answering)
+    env.reset(0)
+    for answer in ((GOOD, np.float32(1), flag, 0, {}), [GOOD, torch.tensor(1.0), flag, None]):
+        env.envs[0].answer = answer  # type: ignore[attr-defined]
+        step = env.step(torch.zeros(1, dtype=torch.int64))
+        assert step.terminated.item() and step.reward.item() == 1
 
 
 def test_an_instance_that_cannot_be_copied() -> None:

@@ -1,0 +1,56 @@
+"""From one single environment to several lanes of it, and to one way of resetting each."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+
+from ..errors import SpecError
+
+log = logging.getLogger(__name__)
+
+
+def lanes_of(env: Any, num_envs: int, name: str) -> list[Any]:
+    """``env`` itself and ``num_envs - 1`` independent copies of it."""
+    lanes = [env]
+    while len(lanes) < num_envs:
+        lanes.append(_copy_of(env, name))
+    return lanes
+
+
+def _copy_of(env: Any, name: str) -> Any:
+    if getattr(env, "spec", None) is not None:
+        try:
+            return gym.make(env.spec, disable_env_checker=True)
+        except Exception:  # a wrapper that is not part of the spec; a deep copy may still succeed
+            log.debug("environment %r cannot be made from its spec", name, exc_info=True)
+    try:
+        return copy.deepcopy(env)
+    except Exception as error:
+        raise SpecError(
+            f"environment {name!r}: this instance cannot be copied into further lanes ({type(error).__name__});"
+            f" pass its class or a function that makes it"
+        ) from error
+
+
+def seeded_reset(env: Any) -> Callable[[int], Any]:
+    """``reset`` as a function from a seed to the first observation, for newer and older interfaces."""
+    parameters = inspect.signature(env.reset).parameters.values()
+    takes_seed = any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+    def reset(seed: int) -> Any:
+        if takes_seed:
+            result = env.reset(seed=seed)
+        else:
+            if hasattr(env, "seed"):
+                env.seed(seed)
+            result = env.reset()
+        with_info = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        return result[0] if with_info else result
+
+    return reset

@@ -1,0 +1,49 @@
+"""What ``step`` of a single environment returned, as five values of the right kinds, or one sentence on what is wrong.
+
+An error of this module is a fault of one lane: in the middle of a run the lane is reset and the others go on.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from ..errors import SpecError
+
+NUMBERS: frozenset[Any] = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
+"""Types of rewards that need no further check."""
+
+
+def five_values(name: str, result: Any) -> tuple[Any, ...]:
+    """Observation, reward, terminated, truncated and info, also of an older ``step`` that returns one ``done``."""
+    if not isinstance(result, tuple | list) or len(result) not in (4, 5):
+        found = f"{len(result)} values" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
+        raise SpecError(
+            f"environment {name!r}: step returned {found}, expected 5: obs, reward, terminated, truncated, info"
+        )
+    if len(result) == 5:
+        return tuple(result)
+    obs, reward, done, info = result
+    done = as_flag(name, "done", done)
+    truncated = done and bool((info or {}).get("TimeLimit.truncated", False))
+    return obs, reward, done and not truncated, truncated, info
+
+
+def as_number(name: str, value: Any) -> float:
+    """A reward as a float. NumPy would also convert text and None, and broadcast an array of one number."""
+    number = value.item() if getattr(value, "shape", None) == () else value
+    if not isinstance(number, numbers.Real):
+        raise SpecError(f"environment {name!r}: step returned reward {value!r}, expected a number")
+    return float(number)
+
+
+def as_flag(name: str, field: str, value: Any) -> bool:
+    """A truth value. The numbers 0 and 1 count as well; text does not, since even "False" is true in Python."""
+    if value is True or value is False:
+        return value
+    flag = value.item() if getattr(value, "shape", None) == () else value
+    if not isinstance(flag, numbers.Real) or flag not in (0, 1):
+        raise SpecError(f"environment {name!r}: step returned {field} {value!r}, expected True or False")
+    return bool(flag)
