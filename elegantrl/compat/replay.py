@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import tree
 from ..data.prioritized import PrioritizedReplay
 from ..data.replay import FIELDS
 from ..data.replay import ReplayBuffer as Ring
@@ -111,7 +112,7 @@ class ReplayBuffer:
                 f" {found} came"
             )
         if isinstance(items, Explored):
-            rollout = Rollout(*(x.to(self.device) for x in items.rollout))
+            rollout = tree.map_leaves(lambda x: x.to(self.device), items.rollout)
             if self._newest is not None:
                 self._add(rollout_of(self._newest, rollout.obs[0]))
                 self._newest = None
