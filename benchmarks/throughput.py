@@ -25,6 +25,7 @@ from common import Measurement, alternate, environment, show, write_json
 
 from elegantrl.envs import make_env
 from elegantrl.execute.settle import keep_freed_memory
+from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.roles.group import GroupActor
 from elegantrl.runtime.train import train
@@ -181,8 +182,7 @@ def _both(first: list[float], second: list[float]) -> list[float]:
 def _worker(env_id: str, num_envs: int) -> tuple[GroupActor, Weights]:
     env = make_env(env_id, num_envs)
     kind = "categorical" if env.spec.action.kind == "discrete" else "gaussian"
-    sizes = {"obs_dim": env.spec.obs_dim, "action_dim": env.spec.action.num_outputs}
-    worker = GroupActor(env, PolicySpec(kind, {**sizes, "hidden": (64, 64), "activation": "tanh"}), seed=0)
+    worker = GroupActor(env, PolicySpec(kind, env.spec.obs, env.spec.action, NetSpec(activation="tanh")), seed=0)
     return worker, Weights(0, worker.policy.flat.clone())
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -35,6 +35,13 @@ class Leaf:
 
     shape: tuple[int, ...]
     dtype: Dtype = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(Dtype) or not all(type(size) is int and size >= 0 for size in self.shape):
+            raise SpecError(
+                f"a leaf has sizes of at least 0 and a type among {', '.join(get_args(Dtype))}; got"
+                f" shape={self.shape!r:.80} and dtype={self.dtype!r:.80}"
+            )
 
     @property
     def num_bytes(self) -> int:
@@ -142,15 +149,16 @@ class EnvSpec:
         return vector_dim(self.obs, self.name)
 
 
-def vector_dim(obs: Tree, env_name: str) -> int:
+def vector_dim(obs: Tree, env_name: str = "") -> int:
     """The length of the only leaf of ``obs``, which must be a vector of floats."""
     leaves = named_leaves(obs)
     for path, leaf in leaves.items():
         if len(leaf.shape) != 1 or leaf.dtype != "float32" or len(leaves) > 1:
-            named = f"observation {path!r}" if path else "observation"
+            owner = f"{env_name}: " if env_name else ""
+            named = f"the observation {path!r}" if path else "the observation"
             raise SpecError(
-                f"{env_name}: its {named} is {leaf}, but a network of linear layers takes one vector of floats; give"
-                f" agent.network a network that reads it, or an environment that shows a vector"
+                f"{owner}{named} is {leaf}, but a network of linear layers takes one vector of floats; name a network"
+                f" that reads it (agent.network), or flatten the observation"
             )
     (leaf,) = leaves.values()
     return int(leaf.shape[0])

@@ -116,8 +116,9 @@ def make_rollout() -> Callable[..., Rollout]:
         next_obs = torch.where(ended, torch.randn(steps, lanes, obs_dim, generator=g), obs[1:])
         with torch.no_grad():
             draws = agent.policy.draw(steps, lanes, g)
-            pairs = [agent.policy.explore(seen, draw) for seen, draw in zip(obs[:-1], draws, strict=True)]
-            action, out = (tree.stack(column) for column in zip(*pairs, strict=True))
+            carry = agent.policy.initial_carry(lanes)
+            acted = [agent.policy.explore(seen, carry, draw) for seen, draw in zip(obs[:-1], draws, strict=True)]
+            action, out, _ = tree.stack(acted)
             kept = agent.policy.kept(out, action)
         reward = torch.randn(steps, lanes, generator=g)
         return Rollout(obs[:-1], action, reward, terminated, truncated, next_obs, kept)

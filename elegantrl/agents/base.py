@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..config.fields import Section, setting, tunable
 from ..errors import SpecError
 from ..nets.layers import Activation, Init
+from ..nets.networks import NetSpec
 from ..nets.normalize import ObsNorm, RunningStats
 from ..nets.policies import Policy, PolicySpec
 from ..rng import torch_stream
@@ -50,10 +51,17 @@ class AgentConfig(Section):
     """Rewards are multiplied by this before learning; reported returns are not."""
     normalize_obs: bool = False
     """Give networks observations with mean 0 and variance 1, measured while training."""
+    network: str = "mlp"
+    """What policies and state values are made of: `mlp`, or the import path of a function like
+    `elegantrl.nets.networks:linear_layers`."""
     layer_norm: bool = False
     """Layer-normalise the hidden layers of networks that estimate values."""
     horizon: int = setting(32, ge=1)
     """Steps each environment takes between two learning phases."""
+
+    def net(self) -> NetSpec:
+        """What the networks have in common."""
+        return NetSpec(self.hidden, self.activation, self.init, self.normalize_obs, self.network)
 
 
 class Hypers(nn.Module):
@@ -114,11 +122,8 @@ class Agent(nn.Module, ABC):
 
     def build_policy(self, kind: str, spec: EnvSpec, device: torch.device, **extra: Any) -> Any:
         """The policy of this kind with the config's network settings; it can be rebuilt anywhere from its spec."""
-        c = self.config
-        common = {"hidden": c.hidden, "activation": c.activation, "init": c.init, "normalize_obs": c.normalize_obs}
-        sizes = {"obs_dim": spec.obs_dim, "action_dim": spec.action.num_outputs}
-        self.policy_spec = PolicySpec(kind, sizes | common | extra)
-        return self.policy_spec.build().to(device)
+        self.policy_spec = PolicySpec(kind, spec.obs, spec.action, self.config.net(), extra)
+        return self.policy_spec.build(allow_import=True).to(device)
 
     def schedule(self, env_steps: int) -> None:
         """Set what follows a schedule for the update at this many environment steps."""

@@ -63,7 +63,7 @@ class HTerm(nn.Module):
 
     def forward(self, policy: Policy) -> Tensor:
         """Mean energy of the windows under the present policy."""
-        return energy(policy.excess_logp(self.obs, self.action), self.weight)
+        return energy(policy.logp_above_entropy(self.obs, self.action), self.weight)
 
 
 def energy(excess_LK: Tensor, weight_LK: Tensor) -> Tensor:

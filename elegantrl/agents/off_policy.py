@@ -128,8 +128,7 @@ class AgentActorCritic(Agent):
 
     def build_critic(self, spec: EnvSpec) -> EnsembleCritic | Stack:
         c = self.config
-        sizes = (spec.obs_dim, spec.action.num_outputs, c.hidden)
-        return EnsembleCritic(*sizes, c.activation, c.num_critics, c.init, c.layer_norm)
+        return EnsembleCritic(spec.obs_dim, spec.action.num_outputs, c.net(), c.num_critics, c.layer_norm)
 
     def update(self, batch: Transition) -> Metrics:
         """One critic step, an actor step if due, and target tracking."""
@@ -185,7 +184,7 @@ class AgentActorCritic(Agent):
     def target_q(self, *inputs: Tensor) -> Tensor:
         """What the target critics together make of their inputs [B, ...]."""
         if self.config.target_critics == "subset":
-            return self.critic_target.some(self.subset, *inputs).amin(0)
+            return self.critic_target.subset(self.subset, *inputs).amin(0)
         q_EB: Tensor = self.critic_target(*inputs)
         return q_EB.mean(0) if self.config.target_critics == "mean" else q_EB.amin(0)
 

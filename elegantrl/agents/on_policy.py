@@ -77,8 +77,7 @@ class AgentOnPolicy(Agent):
         else:
             self.policy = self.build_policy("gaussian", spec, device, log_std_init=config.log_std_init)
         value_net = ScaledValueNet if config.normalize_value else ValueNet
-        sizes = (spec.obs_dim, config.hidden)
-        self.value = value_net(*sizes, config.activation, config.init, config.layer_norm).to(device)
+        self.value = value_net(spec.obs, config.net(), config.layer_norm).to(device)
         self.register_buffer("entropy_left", torch.ones((), device=device))
         params = [*self.policy.parameters(), *self.value.parameters()]
         self.step = GradStep(params, self.hypers.lr, config.max_grad_norm)

@@ -6,11 +6,14 @@ bootstraps from where its episode really was and a terminated one from nothing; 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ..nets.layers import Array
+Array = NDArray[Any]
 
 
 def gae(

@@ -37,7 +37,7 @@ class AgentSAC(AgentActorCritic):
         self.target_entropy = config.target_entropy_per_dim * spec.action.num_outputs
 
     def make_policy(self, spec: EnvSpec, device: torch.device) -> SquashedPolicy:
-        return self.build_policy("squashed", spec, device, hold=self.config.warm_up_hold)
+        return self.build_policy("squashed", spec, device, warm_up_hold=self.config.warm_up_hold)
 
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..config.fields import setting, tunable
 from ..nets.critics import EnsembleCritic
-from ..nets.policies import DeterministicPolicy, Noise
+from ..nets.policies import DeterministicPolicy, NoiseKind
 from ..types import EnvSpec, Metrics, Transition
 from .off_policy import ActionNoise, ActorCriticConfig, AgentActorCritic
 from .optim import GradStep, Target
@@ -26,7 +26,7 @@ class TD3Config(ActorCriticConfig):
     lr: float = tunable(1e-3, 1e-5, 1e-2, "log", gt=0.0)
     actor_interval: int = setting(2, ge=1)
     target_interval: int = setting(2, ge=1)
-    noise: Noise = "gaussian"
+    noise: NoiseKind = "gaussian"
     """What exploring adds to actions: `gaussian`, fresh at every step, or `ou` (Ornstein-Uhlenbeck), which drifts."""
     noise_std: float = setting(0.1, ge=0.0)
     """Standard deviation of that noise, in units of half the action range; with `ou` that of its increments."""
@@ -43,7 +43,7 @@ class AgentTD3(AgentActorCritic):
 
     def __init__(self, spec: EnvSpec, config: TD3Config, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        noise = {"noise": config.noise, "noise_std": config.noise_std, "hold": config.warm_up_hold}
+        noise = {"noise": config.noise, "noise_std": config.noise_std, "warm_up_hold": config.warm_up_hold}
         self.policy = self.build_policy("deterministic", spec, device, **noise)
         self.actor_step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
         self.policy_target = deepcopy(self.policy)
@@ -77,7 +77,7 @@ class AgentTD3(AgentActorCritic):
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
         normed_BO = self.policy.norm(b.obs)
         # One critic is enough: the minimum is for targets, where it keeps them from growing.
-        loss = -self.critic.some(slice(1), normed_BO, self.policy.action(normed_BO)).mean()
+        loss = -self.critic.subset(slice(1), normed_BO, self.policy.action(normed_BO)).mean()
         return loss, {"loss/actor": loss.detach()}
 
 

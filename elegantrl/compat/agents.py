@@ -14,7 +14,7 @@ from ..agents.base import Agent, AgentConfig
 from ..errors import CheckpointError, ConfigError
 from ..registry import agent_names, find_agent
 from ..store.trained import TrainedPolicy
-from ..types import ActionSpec, EnvSpec
+from ..types import ActionSpec, EnvSpec, vector_dim
 from .by_hand import STATE_FILE, ByHand
 from .envs import BuiltEnv, build_env, device_of
 from .fields import FIELDS, Settings, UnknownField
@@ -170,7 +170,7 @@ class DocumentedAgent(Settings):
             raise CheckpointError(
                 f"the agent in {folder} is {name!r}, not {self.algorithm!r}; load it with its own class"
             )
-        found = trained.spec.kwargs["obs_dim"], trained.spec.kwargs["action_dim"]
+        found = vector_dim(trained.spec.obs), trained.spec.action.num_outputs
         if any(wanted not in (None, actual) for wanted, actual in zip(self._dims, found, strict=True)):
             raise CheckpointError(f"the agent in {folder} has (state_dim, action_dim) {found}, not {self._dims}")
         action = action_spec(trained.acts_by_choice, found[1])

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ..nets.critics import EnsembleCritic, ValueNet
+from ..nets.networks import NetSpec
 from ..nets.policies import CategoricalPolicy, DeterministicPolicy, GaussianPolicy, Policy, QPolicy, SquashedPolicy
+from ..types import ActionSpec, Leaf
+
+
+def on_policy_net(net_dims: Sequence[int]) -> NetSpec:
+    return NetSpec(tuple(net_dims), "tanh", "orthogonal")
 
 
 class PolicyNet(nn.Module):
@@ -23,15 +29,14 @@ class PolicyNet(nn.Module):
         self.policy = policy
 
     def forward(self, state: Tensor) -> Tensor:
-        action = self.policy.act(state)
+        action, _ = self.policy.act(state, self.policy.initial_carry(len(state)))
         # A normal policy may leave the range, which environments clip.
         return action.clamp(-1, 1) if action.is_floating_point() else action
 
     def get_action(self, state: Tensor) -> Tensor:
         """Actions as in training, drawn from torch's global stream."""
         (draw,) = self.policy.draw(1, len(state), torch.default_generator)
-        action, _ = self.policy.explore(state, draw)
-        return action
+        return self.policy.explore(state, self.policy.initial_carry(len(state)), draw).action
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """That of the policy, as ``actor.pth`` has it."""
@@ -45,28 +50,30 @@ class Actor(PolicyNet):
     """A deterministic policy (DDPG, TD3)."""
 
     def __init__(self, net_dims: Sequence[int], state_dim: int, action_dim: int):
-        super().__init__(DeterministicPolicy(state_dim, action_dim, tuple(net_dims)))
+        super().__init__(DeterministicPolicy(Leaf((state_dim,)), ActionSpec(dim=action_dim), NetSpec(tuple(net_dims))))
 
 
 class ActorSAC(PolicyNet):
     """A normal behind tanh (SAC)."""
 
     def __init__(self, net_dims: Sequence[int], state_dim: int, action_dim: int):
-        super().__init__(SquashedPolicy(state_dim, action_dim, tuple(net_dims)))
+        super().__init__(SquashedPolicy(Leaf((state_dim,)), ActionSpec(dim=action_dim), NetSpec(tuple(net_dims))))
 
 
 class ActorPPO(PolicyNet):
     """A normal with a standard deviation of its own (PPO, A2C)."""
 
     def __init__(self, net_dims: Sequence[int], state_dim: int, action_dim: int):
-        super().__init__(GaussianPolicy(state_dim, action_dim, tuple(net_dims)))
+        super().__init__(GaussianPolicy(Leaf((state_dim,)), ActionSpec(dim=action_dim), on_policy_net(net_dims)))
 
 
 class ActorDiscretePPO(PolicyNet):
     """A choice among ``action_dim`` (PPO, A2C)."""
 
     def __init__(self, net_dims: Sequence[int], state_dim: int, action_dim: int):
-        super().__init__(CategoricalPolicy(state_dim, action_dim, tuple(net_dims)))
+        super().__init__(
+            CategoricalPolicy(Leaf((state_dim,)), ActionSpec(choices=(action_dim,)), on_policy_net(net_dims))
+        )
 
 
 class QNet(nn.Module):
@@ -76,7 +83,8 @@ class QNet(nn.Module):
 
     def __init__(self, net_dims: Sequence[int], state_dim: int, action_dim: int):
         super().__init__()
-        nets = (QPolicy(state_dim, action_dim, tuple(net_dims), dueling=self.dueling) for _ in range(self.num_nets))
+        sizes = (Leaf((state_dim,)), ActionSpec(choices=(action_dim,)), NetSpec(tuple(net_dims)))
+        nets = (QPolicy(*sizes, dueling=self.dueling) for _ in range(self.num_nets))
         self.nets = nn.ModuleList(nets)
 
     def forward(self, state: Tensor) -> Tensor:
@@ -120,7 +128,7 @@ class Critic(nn.Module):
 
     def __init__(self, net_dims: Sequence[int], state_dim: int, action_dim: int):
         super().__init__()
-        self.net = EnsembleCritic(state_dim, action_dim, tuple(net_dims), "relu", self.num_critics)
+        self.net = EnsembleCritic(state_dim, action_dim, NetSpec(tuple(net_dims)), self.num_critics)
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
         return self.net(state, action)[0]
@@ -144,7 +152,7 @@ class CriticPPO(nn.Module):
 
     def __init__(self, net_dims: Sequence[int], state_dim: int, action_dim: int = 1):
         super().__init__()
-        self.net = ValueNet(state_dim, tuple(net_dims), "tanh", "orthogonal")
+        self.net = ValueNet(Leaf((state_dim,)), on_policy_net(net_dims))
 
     def forward(self, state: Tensor) -> Tensor:
         return self.net(state)

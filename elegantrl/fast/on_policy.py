@@ -26,10 +26,11 @@ from ..agents.optim import GradStep
 from ..agents.ppo import AgentPPO
 from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import LOG_2PI
-from ..nets.layers import BLOCK_ROWS, NARROW, Array, Stack
+from ..nets.layers import BLOCK_ROWS, Stack
 from ..nets.normalize import ObsNorm
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
 from ..types import Metrics
+from .acting import NARROW, Array
 
 MAX_WIDTH = 128
 """Units of a layer beyond which torch's own way is as fast."""
@@ -194,6 +195,7 @@ class OnPolicyByHand(Gradients):
             and agent.averaging.size == 1
             and agent.h_term is None
             and max(agent.config.hidden, default=0) <= MAX_WIDTH
+            and agent.config.network == "mlp"
             and all(isinstance(layer, PLAIN) for net in (agent.policy.net, agent.value.net) for layer in net)
         )
 

@@ -209,5 +209,6 @@ class SACByHand(Gradients):
 
 def suits(c: SACConfig) -> bool:
     """Whether updates with these settings may be done in lanes: plain networks, and SAC as it stands in the book."""
-    as_in_the_book = (c.num_critics, c.target_critics, c.actor_interval, c.activation) == (2, "min", 1, "relu")
+    sizes = (c.num_critics, c.target_critics, c.actor_interval, c.activation, c.network)
+    as_in_the_book = sizes == (2, "min", 1, "relu", "mlp")
     return as_in_the_book and not (c.layer_norm or c.prioritized or c.h_term) and hasattr(os, "memfd_create")

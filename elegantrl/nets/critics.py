@@ -9,15 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from .layers import Activation, Init, Members, mlp
+from ..errors import ConfigError
+from ..tree import Tree
+from .layers import Members, mlp
+from .networks import NetSpec
 
 
 class ValueNet(nn.Module):
     """State value V(s): [..., O] -> [...]."""
 
-    def __init__(self, obs_dim: int, hidden: tuple[int, ...], activation: Activation, init: Init, normed: bool = False):
+    def __init__(self, obs: Tree, net: NetSpec, normed: bool = False):
+        """``obs`` are the leaves of observations; if ``normed``, hidden layers are layer-normalised."""
         super().__init__()
-        self.net = mlp((obs_dim, *hidden, 1), activation, init=init, normed=normed)
+        self.net = net.build(obs, 1, normed=normed)
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.net(obs).squeeze(-1)
@@ -39,8 +43,14 @@ class ScaledValueNet(ValueNet):
     MEMORY = 100
     """Target batches the statistics remember; older ones fade."""
 
-    def __init__(self, obs_dim: int, hidden: tuple[int, ...], activation: Activation, init: Init, normed: bool = False):
-        super().__init__(obs_dim, hidden, activation, init, normed)
+    def __init__(self, obs: Tree, net: NetSpec, normed: bool = False):
+        super().__init__(obs, net, normed)
+        self.head = [module for module in self.net.modules() if isinstance(module, nn.Linear)][-1:]
+        if not self.head or self.head[0].out_features != 1:
+            raise ConfigError(
+                f"agent.normalize_value=True rescales the last linear layer, but network {net.network!r} ends with none"
+                f" of one output; give it one or set agent.normalize_value=False"
+            )
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("std", torch.ones(()))
         self.register_buffer("seen", torch.zeros(()))
@@ -61,8 +71,7 @@ class ScaledValueNet(ValueNet):
         variance = (1 - share) * self.std.square() + share * target_variance
         variance += share * (1 - share) * shift.square()
         mean, std = self.mean + share * shift, variance.sqrt().clamp(min=1e-3)
-        head = self.net[-1]
-        assert isinstance(head, nn.Linear)
+        (head,) = self.head
         head.weight *= self.std / std
         head.bias.copy_((head.bias * self.std + self.mean - mean) / std)
         self.mean.copy_(mean)
@@ -76,19 +85,17 @@ class EnsembleCritic(nn.Module):
         self,
         obs_dim: int,
         action_dim: int,
-        hidden: tuple[int, ...],
-        activation: Activation,
+        net: NetSpec,
         num_critics: int,
-        init: Init = "default",
         normed: bool = False,
     ):
         super().__init__()
-        sizes = (obs_dim + action_dim, *hidden, 1)
-        self.net = mlp(sizes, activation, init=init, num_members=num_critics, normed=normed)
+        sizes = (obs_dim + action_dim, *net.hidden, 1)
+        self.net = mlp(sizes, net.activation, init=net.init, num_members=num_critics, normed=normed)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)).squeeze(-1)
 
-    def some(self, members: Members, obs: Tensor, action: Tensor) -> Tensor:
-        """What the chosen critics say, at the cost of these alone: [B, O], [B, A] -> [members, B]."""
-        return self.net.some(members, torch.cat([obs, action], -1)).squeeze(-1)
+    def subset(self, members: Members, obs: Tensor, action: Tensor) -> Tensor:
+        """The values of the chosen critics, at the cost of these alone: [B, O], [B, A] -> [members, B]."""
+        return self.net.subset(members, torch.cat([obs, action], -1)).squeeze(-1)

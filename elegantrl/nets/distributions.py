@@ -1,7 +1,7 @@
 """Action distributions as light as the maths allows: no argument checks, explicit random streams.
 
-``noise`` draws random numbers, which depend on no observation, and ``sample`` makes actions of them: whoever acts step
-by step draws ahead. ``torch.distributions`` costs several times the kernels at these sizes.
+``noise`` draws random numbers, which depend on no observation, and ``sample`` makes actions of them; so the numbers of
+many steps can be drawn at once. ``torch.distributions`` costs several times the kernels at these sizes.
 
 Axes: B rows, A action.
 """
@@ -9,9 +9,8 @@ Axes: B rows, A action.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
@@ -19,10 +18,10 @@ from torch.nn.functional import softplus
 LOG_2PI = math.log(2 * math.pi)
 
 
-def choice(score: Any) -> Any:
-    """The best of A choices [...] by their scores [..., A], a tensor or an array."""
+def choice(score: Tensor) -> Tensor:
+    """The best of A choices [...] by their scores [..., A]."""
     # Where the last axis is not the innermost, torch's argmax takes ten times as long as its max.
-    return score.max(-1).indices if isinstance(score, Tensor) else score.argmax(-1)
+    return score.max(-1).indices
 
 
 class Categorical(NamedTuple):
@@ -42,14 +41,13 @@ class Categorical(NamedTuple):
             return torch.rand((*shape[:-1], 1), generator=generator, device=generator.device).logit_()
         return torch.rand(shape, generator=generator, device=generator.device).log_().neg_().log_()
 
-    def sample(self, noise: Any) -> Any:
-        """Choices [...], by tensors or arrays."""
+    def sample(self, noise: Tensor) -> Tensor:
+        """Choices [...]."""
         # The largest log-probability plus Gumbel noise: two kernels; to invert the cumulative probabilities takes six.
-        if noise.shape[-1] > 1:
+        if self.log_probs.shape[-1] != 2:
             return choice(self.log_probs - noise)
         # Of two choices the second, if it is ahead by more than the difference of their Gumbels, which is logistic.
-        second = self.log_probs[..., 1] - self.log_probs[..., 0] > noise[..., 0]
-        return second.long() if isinstance(second, Tensor) else second.astype(np.int64)
+        return (self.log_probs[..., 1] - self.log_probs[..., 0] > noise[..., 0]).long()
 
     def mode(self) -> Tensor:
         return self.log_probs.argmax(-1)

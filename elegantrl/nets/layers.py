@@ -11,7 +11,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -25,10 +24,6 @@ Members = slice | Tensor
 ALL = slice(None)
 BLOCK_ROWS = 2048
 """Rows that stay in the cache of a processor with what is computed from them."""
-NARROW, MANY_ROWS = 16, 1024
-"""For so many rows other ways are faster on a CPU: with few outputs the product the other way round, by three times."""
-MAX_NUMPY_WEIGHTS, MAX_NUMPY_ROWS, FEW_ROWS = 2**14, 256, 2
-"""Weights of a layer and rows up to which NumPy is faster than torch, and rows for which it is whatever the layer."""
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),  # a linear layer does not need its output again: half the memory traffic
     "tanh": nn.Tanh,
@@ -48,9 +43,9 @@ class EnsembleLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(num_members, 1, num_outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.some(ALL, x)
+        return self.subset(ALL, x)
 
-    def some(self, members: Members, x: Tensor) -> Tensor:
+    def subset(self, members: Members, x: Tensor) -> Tensor:
         """The outputs of the chosen members only."""
         weight, bias = _chosen(self, members)
         if x.dim() == 2:
@@ -67,9 +62,9 @@ class EnsembleLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_members, 1, num_features))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.some(ALL, x)
+        return self.subset(ALL, x)
 
-    def some(self, members: Members, x: Tensor) -> Tensor:
+    def subset(self, members: Members, x: Tensor) -> Tensor:
         """The outputs of the chosen members only, whose inputs ``x`` holds."""
         weight, bias = _chosen(self, members)
         return torch.addcmul(bias, weight, layer_norm(x, x.shape[-1:]))
@@ -91,80 +86,11 @@ class Stack(nn.Sequential):
             x = layer.forward(x)  # type: ignore[union-attr]
         return x
 
-    def some(self, members: Members, x: Tensor) -> Tensor:
-        """What the chosen members of a stacked network say, at the cost of these alone."""
+    def subset(self, members: Members, x: Tensor) -> Tensor:
+        """The outputs of the chosen members of a stacked network, at the cost of these alone."""
         for layer in self:
-            x = layer.some(members, x) if isinstance(layer, STACKED) else layer.forward(x)
+            x = layer.subset(members, x) if isinstance(layer, STACKED) else layer.forward(x)
         return x
-
-    def frozen(self) -> Callable[[Tensor], Tensor]:
-        """``forward`` with the present weight tensors: less time, for a copy whose storage never moves again."""
-        steps: list[Callable[[Tensor], Tensor]] = []
-        for layer in self:
-            if isinstance(layer, nn.Linear):
-                linear = _linear
-                if layer.weight.device.type == "cpu":
-                    linear = _narrow_linear if layer.out_features < NARROW else _wide_linear
-                steps.append(partial(linear, layer.bias, layer.weight.t()))
-            elif isinstance(layer, nn.Tanh):
-                steps.append(torch.tanh_)  # the one activation that has no switch for working in place
-            else:
-                steps.append(layer.forward)
-
-        def run(x: Tensor) -> Tensor:
-            for step in steps:
-                x = step(x)
-            return x
-
-        return run
-
-    def in_numpy(self, num_rows: int) -> Callable[[Array], Array] | None:
-        """``frozen`` for ``num_rows`` rows in NumPy, whose calls cost less than torch's; None if that would not pay."""
-        steps: list[Callable[[Array], Array]] = []
-        for layer in self:
-            if isinstance(layer, nn.Linear) and layer.weight.device.type == "cpu":
-                if num_rows > (MAX_NUMPY_ROWS if layer.weight.numel() <= MAX_NUMPY_WEIGHTS else FEW_ROWS):
-                    return None
-                steps.append(partial(_linear_in_numpy, layer.bias.detach().numpy(), layer.weight.detach().numpy().T))
-            elif type(layer) in IN_NUMPY:
-                steps.append(IN_NUMPY[type(layer)])
-            else:
-                return None
-
-        def run(x: Array) -> Array:
-            for step in steps:
-                x = step(x)
-            return x
-
-        return run
-
-
-def _linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-    return torch.addmm(bias, x, weight)
-
-
-def _wide_linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-    if len(x) < MANY_ROWS:
-        return torch.addmm(bias, x, weight)
-    return torch.mm(x, weight).add_(bias)  # addmm fills the result with the bias first, which is slower
-
-
-def _narrow_linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-    if len(x) < MANY_ROWS:
-        return torch.addmm(bias, x, weight)
-    return torch.addmm(bias.unsqueeze(1), weight.t(), x.t()).t()
-
-
-def _linear_in_numpy(bias: Array, weight: Array, x: Array) -> Array:
-    y: Array = np.dot(x, weight)
-    y += bias
-    return y
-
-
-IN_NUMPY: dict[type[nn.Module], Callable[[Array], Array]] = {
-    nn.Tanh: lambda x: np.tanh(x, out=x),
-    nn.ReLU: lambda x: np.maximum(x, 0, out=x),
-}
 
 
 def mlp(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..types import State
-from .layers import Array
 
 
 class ObsNorm(nn.Module):
@@ -26,11 +24,6 @@ class ObsNorm(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         return ((obs - self.mean) * self.inv_std).clamp(-self.clip, self.clip)
-
-    def in_numpy(self) -> Callable[[Array], Array]:
-        """``forward`` with the present storage in NumPy."""
-        mean, inv_std, clip = self.mean.numpy(), self.inv_std.numpy(), self.clip
-        return lambda obs: np.minimum(np.maximum((obs - mean) * inv_std, -clip), clip)
 
 
 class RunningStats:

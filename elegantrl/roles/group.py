@@ -15,10 +15,11 @@ from torch import Tensor
 from .. import tree
 from ..envs.vec_env import VecEnv
 from ..errors import NonFinite
-from ..nets.policies import FlatPolicy, Policy, PolicySpec
+from ..nets.policies import FlatPolicy, PolicySpec
 from ..rng import derive_seed, torch_stream
 from ..tree import Tree
 from ..types import Episodes, Fault, Fragment, Rollout, State, Weights, from_state, to_state
+from .acting import actor_of
 
 NO_EPISODES = Episodes(np.empty(0), np.empty(0, dtype=np.int64))
 
@@ -41,7 +42,10 @@ class GroupActor:
     ):
         self.env, self.slot_group, self.owns_env = env, slot_group, owns_env
         self.on_nonfinite = on_nonfinite
-        self.policy = FlatPolicy(policy_spec, env.device, env.spec.num_envs)
+        self.policy = FlatPolicy(policy_spec, env.device)
+        self.actor = actor_of(self.policy.policy, env.spec.num_envs)
+        self.initial_carry = self.policy.policy.initial_carry(env.spec.num_envs)
+        self.carry = self.initial_carry
         self.generator = torch_stream(seed, "act", slot_group, device=env.device)
         with torch.inference_mode():
             self.obs = env.reset(derive_seed(seed, "env", slot_group))
@@ -58,11 +62,11 @@ class GroupActor:
 
         Steps among which a NaN or an infinity is found are thrown away and others taken in their place.
         """
-        policy = self.policy.load(weights.flat)
+        self.policy.load(weights.flat)
         faults: list[Fault] = []
         rejected = 0
         while True:
-            rollout, raised = self.roll_out(policy, horizon)
+            rollout, raised = self.roll_out(horizon)
             nonfinite = find_nonfinite(rollout)
             if nonfinite is None:
                 break
@@ -78,27 +82,29 @@ class GroupActor:
         address, lost = (self.slot_group, seq, weights.version), rejected * rollout.num_steps
         return Fragment(*address, rollout, self.finished_episodes(rollout), (*faults, *raised), lost)
 
-    def roll_out(self, policy: Policy, horizon: int) -> tuple[Rollout, list[Fault]]:
+    def roll_out(self, horizon: int) -> tuple[Rollout, list[Fault]]:
         """The next steps of every lane, and what was raised in them."""
-        env, generator = self.env, self.generator
-        obs = self.obs
+        env, actor = self.env, self.actor
+        obs, carry = self.obs, self.carry
         rows: list[tuple[Tree, ...]] = []
         raised: list[Fault] = []
         with torch.inference_mode():  # a tenth faster than no_grad; what is stacked outside are ordinary tensors again
             # Nothing but the actions is computed step by step: between two steps of an environment each of torch's
             # kernels is cold and takes several times as long as in a row of its like.
-            for draw in self.policy.draw(horizon, env.spec.num_envs, generator):
-                action, out = self.policy.explore(obs, draw)
+            for draw in actor.draw(horizon, env.spec.num_envs, self.generator):
+                action, out, carry = actor.explore(obs, carry, draw)
                 step = env.step(action)
                 if step.faults:
                     raised += [fault._replace(step=len(rows)) for fault in step.faults]
                 rows.append((obs, action, step.reward, step.terminated, step.truncated, step.next_obs, out))
-                if policy.remembers:
-                    policy.forget(step.terminated | step.truncated)
+                if self.initial_carry != ():
+                    carry = tree.where(step.terminated | step.truncated, self.initial_carry, carry)
                 obs = step.obs
-        self.obs = obs
+        first_carry = tree.map_leaves(torch.clone, self.carry)  # outside of inference mode, for gradients
+        self.obs, self.carry = obs, carry
         *columns, out = [tree.stack(column) for column in zip(*rows, strict=True)]
-        return Rollout(*columns)._replace(kept=policy.kept(out, columns[1])), raised
+        kept = self.policy.policy.kept(out, columns[1])
+        return Rollout(*columns)._replace(kept=kept, carry=first_carry), raised
 
     def reset_lanes(self, lanes: Tensor, rollout: Rollout) -> bool:
         """Begin new episodes in some lanes [N] after steps that nobody will see; whether that was possible."""
@@ -107,8 +113,7 @@ class GroupActor:
         if obs is None:
             return False
         self.obs = obs
-        if self.policy.policy.remembers:
-            self.policy.policy.forget(lanes)
+        self.carry = tree.where(lanes, self.initial_carry, self.carry)
         with np.errstate(invalid="ignore"):
             self.finished_episodes(rollout)  # those of other lanes run on
         self.open_return[lanes.numpy(force=True)] = 0.0
@@ -150,7 +155,7 @@ class GroupActor:
             "generator": self.generator.get_state(),
             "open_return": torch.from_numpy(self.open_return),
             "open_length": torch.from_numpy(self.open_length),
-            "explore": self.policy.policy.explore_state(),
+            "carry": to_state(self.carry),
         }
 
     def load_state_dict(self, state: State) -> np.ndarray:
@@ -163,10 +168,8 @@ class GroupActor:
         restarted = (changed | self.env.restarted_lanes()).numpy(force=True)
         self.open_return = np.where(restarted, 0.0, state["open_return"].numpy())
         self.open_length = np.where(restarted, 0, state["open_length"].numpy())
-        policy = self.policy.policy
-        if policy.remembers:
-            policy.load_explore_state(state["explore"])
-            policy.forget(torch.from_numpy(restarted).to(self.env.device))
+        saved = tree.map_leaves(lambda like, x: x.to(like.device), self.initial_carry, from_state(state["carry"]))
+        self.carry = tree.where(torch.from_numpy(restarted).to(self.env.device), self.initial_carry, saved)
         return restarted
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from ..data.rollout import join_fragments
 from ..data.trajectories import TrajectoryStore
 from ..devices import device_of_rank
 from ..errors import RoleError
-from ..fast.learning import gradients_of
+from ..imports import import_fast
 from ..nets.policies import PolicySpec, joined
 from ..registry import build_agent, find_agent
 from ..rng import torch_stream
@@ -70,7 +70,9 @@ class Learner:
             self.averaging = Ranks(rank, num_learners)
             self.agent.average_with(self.averaging, seed)
         self.config, self.device = config, device
-        self.agent.gradients = gradients_of(self.agent, helped)
+        fast = import_fast("learning")
+        if fast is not None:
+            self.agent.gradients = fast.gradients_of(self.agent, helped)
         self.policy_tensors = self.agent.policy.tensors()  # to look for them takes as long as to copy them
         self.env_steps = 0
         self.version = 0

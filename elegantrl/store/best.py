@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -28,7 +27,7 @@ class BestFile:
 
     def save(self, flat: Tensor, env_steps: int, mean: float) -> None:
         """Write the policy with the weights ``flat`` under its two names."""
-        about = {"env_steps": str(env_steps), "mean": str(mean), "policy": json.dumps(asdict(self.spec))}
+        about = {"env_steps": str(env_steps), "mean": str(mean), "policy": json.dumps(self.spec.to_json())}
         state = FlatPolicy(self.spec, torch.device("cpu")).load(flat.cpu()).state_dict()
         self._side.attempt(BEST_FILE, lambda: save_weights(self.folder / BEST_FILE, state, about))
         self._side.attempt(ACTOR_FILE, lambda: save_actor_pth(self.folder / ACTOR_FILE, state))
@@ -41,7 +40,7 @@ def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec]:
     def check(shapes: Shapes, about: Mapping[str, str]) -> None:
         if not allow_import:
             check_policy(parse_json(about["policy"].encode(), "its description"), str(folder))
-        compare_shapes(spec_from(about), shapes)
+        compare_shapes(spec_from(about), shapes, allow_import)
 
     try:
         tensors, about = load_weights(path, check)
@@ -49,7 +48,7 @@ def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec]:
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise CheckpointError(f"{path} holds NaN or infinity in {name!r:.80}; the policy is unusable")
         spec = spec_from(about)
-        policy = spec.build()
+        policy = spec.build(allow_import)
         policy.load_state_dict(tensors)
     except (Refused, CheckpointError):
         raise
@@ -60,13 +59,13 @@ def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec]:
 
 
 def spec_from(about: Mapping[str, str]) -> PolicySpec:
-    return PolicySpec(**parse_json(about["policy"].encode(), "its description"))
+    return PolicySpec.from_json(parse_json(about["policy"].encode(), "its description"))
 
 
-def compare_shapes(spec: PolicySpec, found: Shapes) -> None:
+def compare_shapes(spec: PolicySpec, found: Shapes, allow_import: bool = False) -> None:
     """Refuse a description whose tensors are not those of the file, before memory for either is taken."""
     with torch.device("meta"):
-        expected = {name: tuple(tensor.shape) for name, tensor in spec.build().state_dict().items()}
+        expected = {name: tuple(tensor.shape) for name, tensor in spec.build(allow_import).state_dict().items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             raise ValueError(f"{name!r:.80} has the shape {found.get(name)}, its description says {expected.get(name)}")

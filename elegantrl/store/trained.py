@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..envs import make_env
 from ..errors import CheckpointError, ConfigError
 from ..nets.policies import EnsemblePolicy, Policy, PolicySpec
 from ..roles.evaluator import Evaluator, Score
-from ..types import Weights
+from ..types import Weights, vector_dim
 from .best import BEST_FILE, load_best
 from .untrusted import check_env_id, check_env_kwargs, load_config
 
@@ -47,16 +46,16 @@ class TrainedPolicy:
         """Several runs as one policy: the weighted average of their best policies, equal weights by default."""
         members = [cls.load(run_dir, allow_import) for run_dir in run_dirs]
         shares = normalize_weights(weights, len(members))
-        sizes = {name: members[0].spec.kwargs[name] for name in ("obs_dim", "action_dim")}
-        kind = members[0].acts_by_choice
+        first = members[0].spec
         for run_dir, member in zip(run_dirs, members, strict=True):
-            if any(member.spec.kwargs[name] != size for name, size in sizes.items()) or member.acts_by_choice != kind:
+            if (member.spec.obs, member.spec.action) != (first.obs, first.action):
                 raise ConfigError(
                     f"{run_dir} was trained on {member.config.env.id}, whose observations or actions are not those of"
                     f" {members[0].config.env.id}; an ensemble needs one kind of task"
                 )
-        spec = PolicySpec("ensemble", {**sizes, "members": [asdict(m.spec) for m in members], "weights": shares})
-        policy = spec.build()
+        votes = {"members": [m.spec.to_json() for m in members], "weights": shares}
+        spec = PolicySpec("ensemble", first.obs, first.action, kwargs=votes)
+        policy = spec.build(allow_import=True)  # the members have been built before
         assert isinstance(policy, EnsemblePolicy)
         for own, member in zip(policy.members, members, strict=True):
             own.load_state_dict(member.policy.state_dict())
@@ -65,14 +64,14 @@ class TrainedPolicy:
     @property
     def acts_by_choice(self) -> bool:
         """Whether an action is one of several choices rather than numbers."""
-        return self.spec.kind in ("categorical", "q")
+        return self.spec.action.kind != "continuous"
 
     @torch.no_grad()
     def act(self, obs: Any) -> np.ndarray:
         """The best known action for one observation or a batch of them; continuous ones in [-1, 1]."""
         x = torch.as_tensor(np.asarray(obs, dtype=np.float32))
-        batch = x.reshape(-1, self.spec.kwargs["obs_dim"])
-        action = self.policy.act(batch)
+        batch = x.reshape(-1, vector_dim(self.spec.obs))
+        action, _ = self.policy.act(batch, self.policy.initial_carry(len(batch)))
         return np.asarray(action.squeeze(0) if batch.shape[0] == 1 and x.dim() < 2 else action)
 
     def evaluate(self, episodes: int = 20, seed: int = 0, env: Any = None) -> Score:

@@ -264,24 +264,27 @@ def test_weights_that_are_not_finite_are_refused(folder: Path, cli: Cli, value: 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"hidden": [200_000, 200_000]},
-        {"hidden": [2**40]},
-        {"hidden": [2**62, 2**62]},
-        {"hidden": [-1]},
-        {"hidden": "tanh"},
-        {"hidden": [[4]]},
-        {"obs_dim": 10**9},
-        {"action_dim": 10**15},
-        {"activation": "none such"},
-        {"obs_dim": None},
-        {"more": 1},
+        {"net": {"hidden": [200_000, 200_000]}},
+        {"net": {"hidden": [2**40]}},
+        {"net": {"hidden": [2**62, 2**62]}},
+        {"net": {"hidden": [-1]}},
+        {"net": {"hidden": "tanh"}},
+        {"net": {"hidden": [[4]]}},
+        {"obs": {"leaf": [[10**9], "float32"]}},
+        {"obs": {"leaf": [[4], "load"]}},
+        {"obs": {"leaf": [["4"], "float32"]}},
+        {"obs": {"leaf": None}},
+        {"action": {"dim": 10**15, "choices": []}},
+        {"net": {"activation": "none such"}},
+        {"net": {"network": "none such"}},
+        {"kwargs": {"more": 1}},
     ],
     ids=str,
 )
 def test_sizes_are_compared_before_memory_is_taken(folder: Path, cli: Cli, changes: dict[str, Any]) -> None:
     # R10: a description of a few bytes could ask for any amount of memory.
     spec = policy_of(folder)
-    rewrite_best(folder, policy={**spec, "kwargs": {**spec["kwargs"], **changes}})
+    rewrite_best(folder, policy=spec | {name: spec[name] | change for name, change in changes.items()})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     outcome = cli("eval", folder)
     assert outcome.code == 4 and "does not hold a policy of this version" in outcome.sentence

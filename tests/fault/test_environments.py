@@ -23,6 +23,7 @@ from elegantrl import failpoints, testing, tree
 from elegantrl.envs import CartPoleVecEnv, VecEnv, make_env
 from elegantrl.envs.vec_env import raise_faults
 from elegantrl.errors import ConfigError, NonFinite, RoleError
+from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.report import plot as plot_module
 from elegantrl.roles.group import GroupActor
@@ -32,13 +33,13 @@ from elegantrl.runtime.run import RunResult
 from elegantrl.store.commits import Store
 from elegantrl.store.loggers import LOGGERS
 from elegantrl.testing import FaultEnv
-from elegantrl.types import Fragment, Weights
+from elegantrl.types import ActionSpec, Fragment, Leaf, Weights
 
 Run = Callable[..., RunResult]
 Cli = Callable[..., Any]
 LoadCommit = Callable[[Path], dict[str, Any]]
 
-SPEC = PolicySpec("categorical", {"obs_dim": 4, "action_dim": 2, "hidden": (4,)})
+SPEC = PolicySpec("categorical", Leaf((4,)), ActionSpec(choices=(2,)), NetSpec(hidden=(4,)))
 WEIGHTS = Weights(0, SPEC.build().to_flat())
 
 

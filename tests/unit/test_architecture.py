@@ -27,7 +27,7 @@ OPTIONS = Path(__file__).parent / "options.txt"
 PROJECT = Path(__file__).parents[2]
 
 LAYERS = [
-    {"types", "tree", "errors", "rng", "config.fields", "failpoints", "devices"},
+    {"types", "tree", "imports", "errors", "rng", "config.fields", "failpoints", "devices"},
     {"nets", "envs", "data"},
     {"agents"},
     {"registry"},

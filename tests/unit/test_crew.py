@@ -70,7 +70,7 @@ def gather(executor: Executor, gate: Path | None = None, **settings: Any) -> Cre
         return partial(Counter, groups, gate if 0 in groups else None)
 
     crew = Crew(executor, build, 3, ExecuteConfig(num_workers=3, **settings))
-    crew.start(PolicySpec("none"), 0, partial(Counter, range(1), None))
+    crew.start(PolicySpec("none", None, ActionSpec(dim=1)), 0, partial(Counter, range(1), None))
     crew.publish(Weights(0, torch.zeros(1)))
     return crew
 

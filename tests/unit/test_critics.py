@@ -15,7 +15,8 @@ from elegantrl.agents.sac import AgentSAC, SACConfig
 from elegantrl.agents.td3 import AgentTD3, TD3Config
 from elegantrl.nets.critics import EnsembleCritic, ScaledValueNet
 from elegantrl.nets.layers import EnsembleLayerNorm, EnsembleLinear, mlp
-from elegantrl.types import EnvSpec
+from elegantrl.nets.networks import NetSpec
+from elegantrl.types import EnvSpec, Leaf
 
 CPU = torch.device("cpu")
 MakeSpec = Callable[..., EnvSpec]
@@ -26,7 +27,7 @@ def observe(net: ScaledValueNet, target: Tensor) -> None:
 
 
 def test_scaled_value_network_knows_the_mean_and_deviation_of_its_targets() -> None:
-    net = ScaledValueNet(3, (8,), "relu", "default")
+    net = ScaledValueNet(Leaf((3,)), NetSpec(hidden=(8,)))
     observe(net, torch.tensor([100.0, 300.0]))
     assert net.mean.item() == pytest.approx(200) and net.std.item() == pytest.approx(100)
     observe(net, torch.tensor([400.0, 600.0]))  # of all four: mean 350, variance (250^2 + 50^2 + 50^2 + 250^2) / 4
@@ -34,7 +35,7 @@ def test_scaled_value_network_knows_the_mean_and_deviation_of_its_targets() -> N
 
 
 def test_values_do_not_change_when_the_scale_does() -> None:
-    net, obs = ScaledValueNet(3, (8,), "relu", "default"), torch.randn(20, 3)
+    net, obs = ScaledValueNet(Leaf((3,)), NetSpec(hidden=(8,))), torch.randn(20, 3)
     observe(net, torch.tensor([1.0, 5.0]))
     before = net(obs)
     observe(net, torch.tensor([1000.0, 5000.0]))
@@ -42,7 +43,7 @@ def test_values_do_not_change_when_the_scale_does() -> None:
 
 
 def test_loss_is_in_units_of_the_targets() -> None:
-    net, obs = ScaledValueNet(3, (8,), "relu", "default"), torch.randn(2, 3)
+    net, obs = ScaledValueNet(Leaf((3,)), NetSpec(hidden=(8,))), torch.randn(2, 3)
     target = torch.tensor([100.0, 300.0])
     observe(net, target)
     expected = 0.5 * ((net(obs) - target) / 100).square().mean()
@@ -50,7 +51,7 @@ def test_loss_is_in_units_of_the_targets() -> None:
 
 
 def test_statistics_forget_what_is_long_past() -> None:
-    net = ScaledValueNet(3, (8,), "relu", "default")
+    net = ScaledValueNet(Leaf((3,)), NetSpec(hidden=(8,)))
     for _ in range(200):
         observe(net, torch.tensor([0.0, 2.0]))
     for _ in range(1000):
@@ -113,11 +114,11 @@ def test_what_an_ensemble_says_of_a_target(make_spec: MakeSpec) -> None:
 @pytest.mark.parametrize("members", [slice(1), slice(1, 3), torch.tensor([2, 0])])
 @pytest.mark.parametrize("normed", [False, True])
 def test_some_members_say_what_they_say_among_all(members: slice | Tensor, normed: bool) -> None:
-    critic = EnsembleCritic(3, 2, (7, 6), "relu", 3, normed=normed)
+    critic = EnsembleCritic(3, 2, NetSpec(hidden=(7, 6)), 3, normed=normed)
     for p in critic.parameters():
         nn.init.normal_(p)
     obs, action = torch.randn(10, 3), torch.randn(10, 2)
-    some, expected = critic.some(members, obs, action), critic(obs, action)[members]
+    some, expected = critic.subset(members, obs, action), critic(obs, action)[members]
     torch.testing.assert_close(some, expected)
     weight = torch.linspace(-1, 1, some.numel()).view_as(some)
     parameters = list(critic.parameters())

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from elegantrl.envs import TensorEnv, VecEnv, make_env
+from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.roles.evaluator import STUDENT_95, Evaluator, Score
-from elegantrl.types import ActionSpec, EnvSpec, State, Step, Weights
+from elegantrl.types import ActionSpec, EnvSpec, Leaf, State, Step, Weights
 
 CPU = torch.device("cpu")
 
@@ -44,7 +45,7 @@ class Countdown(VecEnv):
         return self.reset(0)
 
 
-SPEC = PolicySpec("q", {"obs_dim": 1, "action_dim": 2, "hidden": (4,)})
+SPEC = PolicySpec("q", Leaf((1,)), ActionSpec(choices=(2,)), NetSpec(hidden=(4,)))
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -74,7 +75,7 @@ def test_a_single_episode() -> None:
 
 @pytest.mark.parametrize(("env_id", "kind"), [("TensorCartPole", "q"), ("CartPole-v1", "categorical")])
 def test_a_score_is_a_function_of_weights_and_seed(env_id: str, kind: str) -> None:
-    spec = PolicySpec(kind, {"obs_dim": 4, "action_dim": 2, "hidden": (8,)})
+    spec = PolicySpec(kind, Leaf((4,)), ActionSpec(choices=(2,)), NetSpec(hidden=(8,)))
     one, other = Weights(0, spec.build().to_flat()), Weights(1, spec.build().to_flat())
     evaluator = Evaluator(make_env(env_id, 6), spec)
     first = evaluator.score(one, 11)
@@ -86,7 +87,7 @@ def test_a_score_is_a_function_of_weights_and_seed(env_id: str, kind: str) -> No
 
 
 def test_exploration_is_off() -> None:
-    spec = PolicySpec("q", {"obs_dim": 4, "action_dim": 2, "hidden": (8,)})
+    spec = PolicySpec("q", Leaf((4,)), ActionSpec(choices=(2,)), NetSpec(hidden=(8,)))
     policy = spec.build()
     scores = []
     for epsilon in (0.0, 1.0):

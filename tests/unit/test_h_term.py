@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.h_term import HTerm, HTermConfig, energy
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.data import trajectories
 from elegantrl.data.trajectories import TrajectoryStore, scale_to_unit
 from elegantrl.nets.distributions import DiagGaussian
+from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import CategoricalPolicy, DeterministicPolicy, GaussianPolicy, Policy, SquashedPolicy
 from elegantrl.registry import find_agent
 from elegantrl.roles import learner as learner_module
 from elegantrl.roles.learner import Learner
 from elegantrl.runtime.run import RunResult
-from elegantrl.types import EnvSpec, Rollout
+from elegantrl.types import ActionSpec, EnvSpec, Leaf, Rollout
 
 CPU = torch.device("cpu")
 MakeSpec = Callable[..., EnvSpec]
@@ -120,31 +120,31 @@ def test_rewards_are_scaled_to_the_unit_interval_and_equal_ones_count_fully() ->
 def test_excess_of_a_normal_is_free_of_its_units() -> None:
     """Actions measured in other units, mean and deviation with them: the density changes, the excess does not."""
     # Guards against: H2, a trajectory store without bounds, or a term that depends on the units of an action.
-    policy = GaussianPolicy(3, 2, (4,))
+    policy = GaussianPolicy(Leaf((3,)), ActionSpec(dim=2))
     obs, action = torch.randn(5, 3), torch.randn(5, 2)
-    before = policy.excess_logp(obs, action).detach()
+    before = policy.logp_above_entropy(obs, action).detach()
     density = policy.dist(obs).log_prob(action).detach()
     with torch.no_grad():
         policy.net[-1].weight *= 10  # type: ignore[operator]
         policy.net[-1].bias *= 10  # type: ignore[operator]
         policy.log_std += math.log(10)
-    torch.testing.assert_close(policy.excess_logp(obs, 10 * action).detach(), before, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(policy.logp_above_entropy(obs, 10 * action).detach(), before, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(policy.dist(obs).log_prob(10 * action).detach(), density)
 
 
 @pytest.mark.parametrize("policy_class", [GaussianPolicy, SquashedPolicy, DeterministicPolicy])
 def test_excess_of_the_mode_is_half_per_dimension(policy_class: type[Policy]) -> None:
-    policy = policy_class(3, 2, (4,))  # type: ignore[call-arg]
+    policy = policy_class(Leaf((3,)), ActionSpec(dim=2), NetSpec(hidden=(4,)))
     obs = torch.randn(5, 3)
-    mode = policy.act(obs)
-    torch.testing.assert_close(policy.excess_logp(obs, mode.detach()), torch.ones(5), atol=1e-4, rtol=1e-4)
+    mode, _ = policy.act(obs, ())
+    torch.testing.assert_close(policy.logp_above_entropy(obs, mode.detach()), torch.ones(5), atol=1e-4, rtol=1e-4)
 
 
 def test_excess_of_a_choice_is_its_log_probability_plus_the_entropy() -> None:
-    policy = CategoricalPolicy(3, 2, (4,))
+    policy = CategoricalPolicy(Leaf((3,)), ActionSpec(choices=(2,)))
     obs, action = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
     dist = policy.dist(obs)
-    torch.testing.assert_close(policy.excess_logp(obs, action), dist.log_prob(action) + dist.entropy())
+    torch.testing.assert_close(policy.logp_above_entropy(obs, action), dist.log_prob(action) + dist.entropy())
 
 
 @pytest.mark.parametrize("agent", ["ppo", "sac", "td3", "ddpg"])
@@ -169,7 +169,7 @@ def test_descending_the_energy_makes_the_good_actions_likelier(make_spec: MakeSp
 
 
 def mode(policy: Policy, obs_LKO: Tensor) -> Tensor:
-    action = policy.act(obs_LKO.flatten(0, 1))
+    action, _ = policy.act(obs_LKO.flatten(0, 1), ())
     return action.detach().unflatten(0, obs_LKO.shape[:2])
 
 
@@ -181,7 +181,7 @@ def logp(policy: Policy, term: HTerm) -> float:
         return DiagGaussian(mean, log_std).log_prob(action.atanh()).mean().item()
     if isinstance(policy, GaussianPolicy):
         return policy.dist(obs).log_prob(action).mean().item()
-    return policy.excess_logp(obs, action).mean().item()  # the deviation is fixed
+    return policy.logp_above_entropy(obs, action).mean().item()  # the deviation is fixed
 
 
 def find_config(agent: str, **settings: Any) -> Any:
@@ -208,7 +208,7 @@ def test_a_weight_of_zero_equals_the_plain_agent_and_a_real_one_does_not(
     agent: str,
 ) -> None:
     # The term needs autograd, so do the bits.
-    monkeypatch.setattr(learner_module, "gradients_of", lambda *_: Gradients())
+    monkeypatch.setattr(learner_module, "import_fast", lambda *_: None)
 
     # Guards against: H3, a term that changes a run when its weight is zero, or does nothing when it is not.
     def final(name: str, **settings: Any) -> dict[str, Tensor]:

@@ -101,7 +101,7 @@ def test_entropy_coefficient_raises_entropy(make_spec: MakeSpec, kind: str) -> N
                 p.mul_(3.0 if p.dim() > 1 else 1.0).add_(0.5 * torch.linspace(-1, 1, p.numel()).view_as(p))
         with torch.no_grad():
             (draw,) = agent.policy.draw(1, 64, torch.Generator().manual_seed(1))
-            action, _ = agent.policy.explore(obs, draw)
+            action = agent.policy.explore(obs, (), draw).action
             logp = agent.policy.dist(obs).log_prob(action)
         batch = Batch(obs, action, logp, torch.zeros(64), torch.zeros(64))
         before = agent.policy.dist(obs).entropy().mean().item()

@@ -83,7 +83,7 @@ class FakeLearner:
         return self.update(fragments), self.weights()
 
     def policy_spec(self) -> PolicySpec:
-        return PolicySpec("fake")
+        return PolicySpec("fake", None, ActionSpec(dim=1))
 
     def num_updates(self) -> int:
         return self.updates
@@ -135,7 +135,7 @@ class Stage:
         executor = InlineExecutor()
         self.evaluator = FakeEvaluator(self.scores)
         crew = Crew(executor, lambda groups: lambda: self.worker)
-        crew.start(PolicySpec("fake"), 0, lambda: self.evaluator)
+        crew.start(PolicySpec("fake", None, ActionSpec(dim=1)), 0, lambda: self.evaluator)
         learners = Learners(executor, lambda rank: lambda: self.learner)
         self.store = Store(self.folder)
         self.log = RunLog(self.folder, resume_step=0, loggers=())

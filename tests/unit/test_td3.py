@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from elegantrl import tree
 from elegantrl.agents.off_policy import ActionNoise
 from elegantrl.agents.td3 import AgentDDPG, AgentTD3, DDPGConfig, TD3Config
 from elegantrl.config.recipes import find_recipe
@@ -19,11 +20,12 @@ from elegantrl.config.resolve import resolve_config
 from elegantrl.config.run import RunConfig
 from elegantrl.envs import VecEnv, make_env
 from elegantrl.errors import ConfigError, SpecError
+from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.normalize import ObsNorm
-from elegantrl.nets.policies import POLICIES, DeterministicPolicy, Policy, PolicySpec, SquashedPolicy
+from elegantrl.nets.policies import POLICIES, DeterministicPolicy, Policy, PolicySpec
 from elegantrl.roles.group import GroupActor
 from elegantrl.runtime.run import RunResult
-from elegantrl.types import ActionSpec, EnvSpec, Metrics, State, Step, Transition, Weights
+from elegantrl.types import ActionSpec, EnvSpec, Leaf, Metrics, State, Step, Transition, Weights, from_state
 
 CPU = torch.device("cpu")
 MakeSpec = Callable[..., EnvSpec]
@@ -421,7 +423,8 @@ def test_tuned_settings_make_a_config(name: str, env: str) -> None:
 
 def still_policy(mean: float = 0.0, action_dim: int = 1, **settings: Any) -> DeterministicPolicy:
     """Wants the same action everywhere, after the warm-up."""
-    policy = DeterministicPolicy(obs_dim=1, action_dim=action_dim, hidden=(), **settings).requires_grad_(False)
+    policy = DeterministicPolicy(Leaf((1,)), ActionSpec(dim=action_dim), NetSpec(hidden=()), **settings)
+    policy.requires_grad_(False)
     linear_actor(policy, 0.0, math.atanh(mean))
     policy.random_frac.zero_()
     return policy
@@ -429,13 +432,17 @@ def still_policy(mean: float = 0.0, action_dim: int = 1, **settings: Any) -> Det
 
 def noise_of(policy: DeterministicPolicy, steps: int, lanes: int, generator: torch.Generator) -> Tensor:
     """Exploration noise [T, N, A] of a policy that wants the action 0."""
-    return torch.stack([explored(policy, torch.zeros(lanes, 1), generator) for _ in range(steps)])
+    carry, actions = policy.initial_carry(lanes), []
+    for draw in policy.draw(steps, lanes, generator):
+        action, _, carry = policy.explore(torch.zeros(lanes, 1), carry, draw)
+        actions.append(action)
+    return torch.stack(actions)
 
 
 def explored(policy: Policy, obs: Tensor, generator: torch.Generator) -> Tensor:
-    """The actions of one step."""
+    """The actions of the first step."""
     (draw,) = policy.draw(1, len(obs), generator)
-    return policy.explore(obs, draw)[0]
+    return policy.explore(obs, policy.initial_carry(len(obs)), draw).action
 
 
 def test_gaussian_noise_has_its_standard_deviation_and_no_memory() -> None:
@@ -447,7 +454,7 @@ def test_gaussian_noise_has_its_standard_deviation_and_no_memory() -> None:
     assert abs((centred[1:] * centred[:-1]).mean().item()) < 0.02 * 0.15**2
     assert abs((centred[..., 0] * centred[..., 1]).mean().item()) < 0.02 * 0.15**2  # components differ
     assert abs((centred[:, 0] * centred[:, 1]).mean().item()) < 0.15 * 0.15**2  # and so do lanes
-    assert not policy.remembers and policy.explore_state() == {}
+    assert policy.initial_carry(3) == ()
 
 
 def test_ornstein_uhlenbeck_noise_has_its_autocorrelation() -> None:
@@ -477,18 +484,6 @@ def test_ornstein_uhlenbeck_noise_by_hand() -> None:
         torch.testing.assert_close(x[t], expected)
 
 
-def test_forgetting_is_per_lane() -> None:
-    policy = still_policy(action_dim=2, noise="ou", noise_std=0.1)
-    noise_of(policy, 20, 3, stream())
-    before = policy.drift
-    assert before is not None
-    kept = before.clone()
-    policy.forget(torch.tensor([False, True, False]))
-    assert policy.drift is not None and not policy.drift[1].any()
-    assert torch.equal(policy.drift[[0, 2]], kept[[0, 2]]) and (kept[1] != 0).all()
-    assert torch.equal(before, kept)  # a state that was handed out is never written to
-
-
 @pytest.mark.parametrize("noise", ["gaussian", "ou"])
 @pytest.mark.parametrize("random_frac", [0.0, 0.5, 1.0])
 def test_actions_stay_within_the_limits(noise: Any, random_frac: float) -> None:
@@ -514,13 +509,12 @@ def test_share_of_random_actions(noise: Any) -> None:
 
 @pytest.mark.parametrize("noise", ["gaussian", "ou"])
 def test_no_noise_when_judged(noise: Any) -> None:
-    policy = DeterministicPolicy(3, 2, (5,), noise=noise, noise_std=0.5)
+    policy = DeterministicPolicy(Leaf((3,)), ActionSpec(dim=2), NetSpec(hidden=(5,)), noise=noise, noise_std=0.5)
     assert policy.random_frac.item() == 1.0
-    obs = torch.randn(4, 3, generator=stream())
-    explored(policy, obs, stream())
-    state = policy.explore_state()
-    torch.testing.assert_close(policy.act(obs), policy.net(obs).tanh())
-    assert policy.explore_state() == state  # nor does judging move the noise
+    obs, carry = torch.randn(4, 3, generator=stream()), policy.initial_carry(4)
+    action, after = policy.act(obs, carry)
+    torch.testing.assert_close(action, policy.net(obs).tanh())
+    assert after is carry  # evaluating does not move the noise
 
 
 def test_random_actions_until_learning_starts(make_spec: MakeSpec) -> None:
@@ -537,20 +531,34 @@ def test_the_agents_noise_settings_reach_the_policy_that_travels(make_spec: Make
     agent = build(make_spec("continuous"), noise="ou", noise_std=0.37)
     policy = agent.policy_spec.build()
     assert isinstance(policy, DeterministicPolicy)
-    assert policy.remembers and policy.noise_std == 0.37
+    assert policy.initial_carry(2) != () and policy.noise_std == 0.37
     assert policy.to_flat().shape == agent.policy.to_flat().shape
     explored(policy, torch.zeros(5, 3), stream())
     assert policy.to_flat().shape == agent.policy.to_flat().shape  # the noise stays with the worker
 
 
-def test_only_ornstein_uhlenbeck_noise_remembers() -> None:
-    for kind, policy in POLICIES.items():
-        assert policy.remembers is False, kind
-    squashed = SquashedPolicy(3, 2, (4,))
-    assert squashed.explore_state() == {}
-    squashed.load_explore_state({})
-    squashed.forget(torch.tensor([True]))
-    assert DeterministicPolicy(3, 2, (4,), noise="ou").remembers
+def test_only_drifting_noise_and_held_actions_need_a_carry() -> None:
+    for kind in POLICIES.keys() - {"ensemble"}:
+        action = ActionSpec(choices=(2,)) if kind in ("categorical", "q") else ActionSpec(dim=2)
+        assert PolicySpec(kind, Leaf((3,)), action).build().initial_carry(4) == (), kind
+    assert tree.leaves(still_policy(noise="ou").initial_carry(4))[0].shape == (4, 1)
+    assert tree.named_leaves(still_policy(warm_up_hold=2).initial_carry(4)).keys() == {"held", "holds"}
+
+
+def test_a_random_action_is_held_and_ends_with_its_episode() -> None:
+    """On average for so many steps; where an episode ended another one is drawn at once."""
+    policy = still_policy(action_dim=2, warm_up_hold=4)
+    policy.random_frac.fill_(1.0)
+    x = noise_of(policy, 400, 50, stream())
+    changed = (x[1:] != x[:-1]).any(-1)
+    assert changed.float().mean().item() == pytest.approx(0.25, abs=0.01)
+    ends: dict[str, list[tuple[int, int]]] = {"truncated": [(t, 0) for t in range(39)]}
+    settings = {"warm_up_hold": 1000}
+    spec = PolicySpec("deterministic", Leaf((1,)), ActionSpec(dim=2), NetSpec(hidden=()), settings)
+    actor = GroupActor(ending_env(ends), spec, seed=3)
+    action = actor.sample(Weights(0, policy.to_flat()), 40, 0).rollout.action
+    changed = (action[1:] != action[:-1]).any(-1)
+    assert changed[:, 0].all() and changed[:, 1:].sum() < 4
 
 
 # ---- exploration in a worker
@@ -585,7 +593,7 @@ class EndingEnv(VecEnv):
 
 
 OU_SPEC = PolicySpec(
-    "deterministic", {"obs_dim": 1, "action_dim": 2, "hidden": (), "noise": "ou", "noise_std": 0.01}
+    "deterministic", Leaf((1,)), ActionSpec(dim=2), NetSpec(hidden=()), {"noise": "ou", "noise_std": 0.01}
 )  # small enough that no action is clipped
 OU_WEIGHTS = Weights(0, still_policy(action_dim=2).to_flat())
 
@@ -644,15 +652,15 @@ def test_a_worker_continues_its_noise_from_its_state(hash_state: Callable[[Any],
 def test_noise_starts_anew_where_a_resume_restarts_the_episode() -> None:
     def make() -> GroupActor:
         env = make_env(gym.make_vec("Pendulum-v1", 2, vectorization_mode="sync"), 2)
-        spec = PolicySpec("deterministic", {"obs_dim": 3, "action_dim": 1, "hidden": (), "noise": "ou"})
+        spec = PolicySpec("deterministic", Leaf((3,)), ActionSpec(dim=1), NetSpec(hidden=()), {"noise": "ou"})
         return GroupActor(env, spec, seed=5)
 
     worker, other = make(), make()
     worker.sample(Weights(0, worker.policy.policy.to_flat()), 5, 0)
     state = worker.state_dict()
-    assert state["explore"]["drift"].all()
+    assert from_state(state["carry"])[2].all()
     assert other.load_state_dict(state).all()
-    assert not other.state_dict()["explore"]["drift"].any()
+    assert not from_state(other.state_dict()["carry"])[2].any()
 
 
 # ---- whole runs
@@ -704,8 +712,8 @@ def test_resumed_run_equals_uninterrupted_run(
     assert whole["supervisor"]["episodes"] == settings["num_envs"]
     assert hash_state(half["learner"]) != hash_state(whole["learner"])
     assert whole["learner"]["agent"]["num_updates"] > half["learner"]["agent"]["num_updates"] > 0
-    drift = half["group0"]["explore"].get("drift")
-    assert (drift is not None and bool(drift.all())) == (agent == "td3")
+    carry = from_state(half["group0"]["carry"])  # of drifting noise, or nothing
+    assert (carry != () and bool(carry[2].all())) == (agent == "td3")
 
 
 @pytest.mark.parametrize(("agent", "env", "settings"), CASES[1:3])

@@ -20,11 +20,12 @@ from elegantrl.agents.ppo import PPOConfig
 from elegantrl.agents.sac import SACConfig
 from elegantrl.envs import VecEnv, make_env
 from elegantrl.errors import NonFinite
+from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import CategoricalPolicy, GaussianPolicy, PolicySpec
 from elegantrl.registry import agent_names, find_agent
 from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
-from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, State, Step, Weights
+from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Leaf, Rollout, State, Step, Weights
 
 CPU = torch.device("cpu")
 
@@ -62,7 +63,7 @@ class ScriptedEnv(VecEnv):
         return self.obs()
 
 
-SPEC = PolicySpec("categorical", {"obs_dim": 1, "action_dim": 2, "hidden": (4,)})
+SPEC = PolicySpec("categorical", Leaf((1,)), ActionSpec(choices=(2,)), NetSpec(hidden=(4,)))
 
 
 def scripted(
@@ -174,10 +175,10 @@ def test_stored_log_probs_equal_recomputed_ones(env_id: str, num_envs: int) -> N
     # Guards against: P8, stored log-probabilities that are not those of the policy that acted.
     env = make_env(env_id, num_envs)
     kind = "categorical" if env.spec.action.kind == "discrete" else "gaussian"
-    sizes = {"obs_dim": env.spec.obs_dim, "action_dim": env.spec.action.num_outputs, "normalize_obs": True}
-    policy = PolicySpec(kind, sizes).build()
+    spec = PolicySpec(kind, env.spec.obs, env.spec.action, NetSpec(normalize_obs=True))
+    policy = spec.build()
     assert isinstance(policy, CategoricalPolicy | GaussianPolicy)
-    worker = GroupActor(env, PolicySpec(kind, sizes), seed=2)
+    worker = GroupActor(env, spec, seed=2)
     rollout = worker.sample(Weights(0, policy.to_flat()), 60, 0).rollout
     torch.testing.assert_close(rollout.kept, policy.dist(rollout.obs).log_prob(rollout.action), atol=1e-5, rtol=1e-5)
     ended = (rollout.terminated | rollout.truncated)[:-1]
@@ -186,7 +187,7 @@ def test_stored_log_probs_equal_recomputed_ones(env_id: str, num_envs: int) -> N
 
 @pytest.mark.parametrize(("env_id", "num_envs"), [("TensorCartPole", 3), ("CartPole-v1", 1), ("CartPole-v1", 3)])
 def test_worker_continues_from_its_state(env_id: str, num_envs: int, hash_state: Callable[[Any], str]) -> None:
-    spec = PolicySpec("categorical", {"obs_dim": 4, "action_dim": 2, "hidden": (4,)})
+    spec = PolicySpec("categorical", Leaf((4,)), ActionSpec(choices=(2,)), NetSpec(hidden=(4,)))
     flat = Weights(0, spec.build().to_flat())
     worker = GroupActor(make_env(env_id, num_envs), spec, seed=5)
     worker.sample(flat, 37, 0)
@@ -206,7 +207,7 @@ def test_an_episode_that_restarts_on_resume_starts_its_return_anew() -> None:
     def make() -> VecEnv:
         return make_env(gym.make_vec("CartPole-v1", 2, vectorization_mode="sync"), 2)
 
-    spec = PolicySpec("categorical", {"obs_dim": 4, "action_dim": 2, "hidden": (4,)})
+    spec = PolicySpec("categorical", Leaf((4,)), ActionSpec(choices=(2,)), NetSpec(hidden=(4,)))
     worker = GroupActor(make(), spec, seed=5)
     worker.sample(Weights(0, spec.build().to_flat()), 5, 0)
     other = GroupActor(make(), spec, seed=5)
@@ -217,7 +218,7 @@ def test_an_episode_that_restarts_on_resume_starts_its_return_anew() -> None:
 
 def test_slot_groups_see_different_streams() -> None:
     # Guards against: R6, randomness that the one seed does not fix, or workers and lanes that share a stream.
-    spec = PolicySpec("categorical", {"obs_dim": 4, "action_dim": 2, "hidden": (4,)})
+    spec = PolicySpec("categorical", Leaf((4,)), ActionSpec(choices=(2,)), NetSpec(hidden=(4,)))
     flat = Weights(0, spec.build().to_flat())
     rollouts = [
         GroupActor(make_env("TensorCartPole", 4), spec, seed, group).sample(flat, 10, 0).rollout

@@ -1,0 +1,223 @@
+"""Acting with less overhead: NumPy for few lanes and small layers, prepared torch calls for the rest.
+
+Between two steps of an environment caches are cold, and a kernel of torch takes several times as long as in a loop of
+its own. For the few products of a small network NumPy's calls cost less.
+
+Axes: N lanes, A action.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor, nn
+
+from ..nets.layers import Stack
+from ..nets.normalize import ObsNorm
+from ..nets.policies import (
+    Acted,
+    CategoricalPolicy,
+    DeterministicPolicy,
+    Draw,
+    GaussianPolicy,
+    NetPolicy,
+    Policy,
+    QPolicy,
+    SquashedPolicy,
+)
+from ..tree import Tree
+
+log = logging.getLogger(__name__)
+
+Array = NDArray[Any]
+NARROW, MANY_ROWS = 16, 1024
+"""Below so many outputs and from so many rows on, a CPU multiplies the transposed matrices three times faster."""
+MAX_NUMPY_WEIGHTS, MAX_NUMPY_ROWS, FEW_ROWS = 2**14, 256, 2
+"""Weights of a layer and rows up to which NumPy is faster than torch, and rows for which it always is."""
+TOLERANCE = 1e-3
+
+
+class NumpyActor:
+    """Explores in NumPy with the storage that the weights of a policy have now."""
+
+    def __init__(self, policy: NetPolicy, output: Callable[[Array], Array], choose: Choose):
+        self.policy, self.output, self.choose = policy, output, choose
+        self.act = policy.act
+
+    def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
+        """As the policy's, as arrays."""
+        return [as_arrays(draw) for draw in self.policy.draw(num_steps, num_lanes, generator)]
+
+    def explore(self, obs: Tensor, carry: Tree, draw: Draw) -> Acted:
+        out = self.output(obs.numpy())
+        action = torch.from_numpy(self.choose(self.policy, out, draw))
+        return Acted(action, torch.from_numpy(out) if self.policy.keeps_out else (), carry)
+
+
+def as_arrays(draw: Draw) -> Draw:
+    return tuple(None if part is None else part.numpy() for part in draw)
+
+
+def actor_for(policy: Policy, num_lanes: int) -> NumpyActor | None:
+    """A faster actor with the methods ``draw``, ``explore`` and ``act`` of ``policy``; None if the policy is as fast.
+
+    The storage of the policy's parameters must not move from now on, and no gradient is computed.
+    """
+    if type(policy) not in CHOOSE or not isinstance(policy, NetPolicy) or type(policy.net) is not Stack:
+        return None
+    freeze(policy)
+    choose = CHOOSE[type(policy)]
+    output = in_numpy(policy, num_lanes) if choose is not None and policy.initial_carry(1) == () else None
+    if output is None or choose is None:
+        return None
+    actor = NumpyActor(policy, output, choose)
+    if agrees(policy, actor, num_lanes):
+        return actor
+    log.warning("actions of %s are not those known to fast/acting.py: the policy itself acts", type(policy).__name__)
+    return None
+
+
+def agrees(policy: NetPolicy, actor: NumpyActor, num_lanes: int) -> bool:
+    """Whether both act alike on made-up observations: a policy that was edited acts as it stands."""
+    g = torch.Generator().manual_seed(0)
+    obs = torch.randn(num_lanes, policy.net[0].in_features, generator=g)
+    (draw,) = policy.draw(1, num_lanes, g)
+    for flag in (True, False):  # exploring at random, and not
+        fixed = [torch.full_like(x, flag) if x is not None and x.dtype == torch.bool else x for x in draw]
+        noise = type(draw)(*fixed) if hasattr(draw, "_fields") else tuple(fixed)
+        mine, other = policy.explore(obs, (), noise).action, actor.explore(obs, (), as_arrays(noise)).action
+        if mine.dtype != other.dtype or not torch.allclose(mine.float(), other.float(), TOLERANCE, TOLERANCE):
+            return False
+    return True
+
+
+# ---- how actions are made of outputs
+
+Choose = Callable[[Any, Array, Draw], Array]
+
+
+def choose_category(policy: CategoricalPolicy, out: Array, draw: Draw) -> Array:
+    (noise,) = draw
+    if out.shape[-1] != 2:
+        return pick_best(out - noise)
+    return (out[..., 1] - out[..., 0] > noise[..., 0]).astype(np.int64)
+
+
+def add_noise(policy: GaussianPolicy, out: Array, draw: Draw) -> Array:
+    action: Array = out + draw[0]
+    return action
+
+
+def squash(policy: SquashedPolicy, out: Array, draw: Draw) -> Array:
+    normal, is_random, uniform, _ = draw
+    mean, log_std = out[:, : policy.action_dim], out[:, policy.action_dim :]
+    std = np.exp(np.minimum(np.maximum(log_std, policy.LOG_STD_MIN), policy.LOG_STD_MAX))
+    return np.where(is_random, uniform, np.tanh(mean + std * normal))
+
+
+def epsilon_greedy(policy: QPolicy, out: Array, draw: Draw) -> Array:
+    is_random, uniform = draw
+    return np.where(is_random, uniform, pick_best(out[..., int(policy.dueling) :]))
+
+
+def pick_best(score: Array) -> Array:
+    best: Array = score.argmax(-1)
+    return best
+
+
+CHOOSE: dict[type[Policy], Choose | None] = {
+    CategoricalPolicy: choose_category,
+    GaussianPolicy: add_noise,
+    SquashedPolicy: squash,
+    QPolicy: epsilon_greedy,
+    DeterministicPolicy: None,
+}
+"""How the policies known here act in NumPy; None if only their network is prepared."""
+
+
+# ---- networks
+
+
+def freeze(policy: NetPolicy) -> None:
+    """Replace ``policy.output`` by calls with the present weight tensors."""
+    run, norm = frozen(policy.net), policy.norm.forward
+    plain = isinstance(policy.norm, nn.Identity)
+    policy.output = run if plain else lambda obs: run(norm(obs))  # type: ignore[method-assign, assignment]
+
+
+def frozen(stack: Stack) -> Callable[[Tensor], Tensor]:
+    """The forward pass of ``stack`` without the lookups of modules and parameters."""
+    steps: list[Callable[[Tensor], Tensor]] = []
+    for layer in stack:
+        if isinstance(layer, nn.Linear):
+            linear = _linear
+            if layer.weight.device.type == "cpu":
+                linear = _narrow_linear if layer.out_features < NARROW else _wide_linear
+            steps.append(partial(linear, layer.bias, layer.weight.t()))
+        elif isinstance(layer, nn.Tanh):
+            steps.append(torch.tanh_)  # the one activation that has no switch for working in place
+        else:
+            steps.append(layer.forward)
+    return partial(_run, steps)
+
+
+def _run(steps: list[Callable[[Any], Any]], x: Any) -> Any:
+    for step in steps:
+        x = step(x)
+    return x
+
+
+def _linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    return torch.addmm(bias, x, weight)
+
+
+def _wide_linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    if len(x) < MANY_ROWS:
+        return torch.addmm(bias, x, weight)
+    return torch.mm(x, weight).add_(bias)  # addmm fills the result with the bias first, which is slower
+
+
+def _narrow_linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    if len(x) < MANY_ROWS:
+        return torch.addmm(bias, x, weight)
+    return torch.addmm(bias.unsqueeze(1), weight.t(), x.t()).t()
+
+
+def in_numpy(policy: NetPolicy, num_rows: int) -> Callable[[Array], Array] | None:
+    """``policy.output`` for ``num_rows`` rows in NumPy; None if torch is faster or NumPy lacks a layer."""
+    steps: list[Callable[[Array], Array]] = []
+    if isinstance(policy.norm, ObsNorm):
+        steps.append(partial(_normalize, policy.norm.mean.numpy(), policy.norm.inv_std.numpy(), policy.norm.clip))
+    for layer in policy.net:
+        if isinstance(layer, nn.Linear) and layer.weight.device.type == "cpu":
+            if num_rows > (MAX_NUMPY_ROWS if layer.weight.numel() <= MAX_NUMPY_WEIGHTS else FEW_ROWS):
+                return None
+            steps.append(partial(_linear_in_numpy, layer.bias.detach().numpy(), layer.weight.detach().numpy().T))
+        elif type(layer) in IN_NUMPY:
+            steps.append(IN_NUMPY[type(layer)])
+        else:
+            return None
+    return partial(_run, steps)
+
+
+def _normalize(mean: Array, inv_std: Array, clip: float, obs: Array) -> Array:
+    normed: Array = np.minimum(np.maximum((obs - mean) * inv_std, -clip), clip)
+    return normed
+
+
+def _linear_in_numpy(bias: Array, weight: Array, x: Array) -> Array:
+    y: Array = np.dot(x, weight)
+    y += bias
+    return y
+
+
+IN_NUMPY: dict[type[nn.Module], Callable[[Array], Array]] = {
+    nn.Tanh: lambda x: np.tanh(x, out=x),
+    nn.ReLU: lambda x: np.maximum(x, 0, out=x),
+}

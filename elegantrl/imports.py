@@ -1,0 +1,47 @@
+"""Things that a setting names: by a name of this library, or by an import path such as ``my_package.nets:MyPolicy``.
+
+An import path needs no registration and is found in any process. To import runs code: a path that comes from a file
+is only followed if the caller allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
+
+from .errors import ConfigError, did_you_mean
+
+
+def is_import_path(name: str) -> bool:
+    return ":" in name
+
+
+def find(name: str, table: Mapping[str, Any], what: str) -> Any:
+    """What ``name`` stands for in ``table``, or what lies at an import path; ``what`` is the word for it in errors."""
+    if not is_import_path(name):
+        if name not in table:
+            raise ConfigError(
+                f"there is no {what} {name!r}; {did_you_mean(name, table)} (or an import path, package.module:Name)"
+            )
+        return table[name]
+    module, _, attribute = name.partition(":")
+    try:
+        return attrgetter(attribute)(import_module(module))
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(
+            f"the {what} {name!r} cannot be imported ({text}); write package.module:Name and put the package where"
+            f" Python finds it"
+        ) from error
+
+
+def import_fast(module: str) -> Any:
+    """``elegantrl.fast.<module>``, or None if that package was removed: the library works without it."""
+    try:
+        return import_module(f"{__package__}.fast.{module}")
+    except ModuleNotFoundError as error:
+        if error.name in (f"{__package__}.fast", f"{__package__}.fast.{module}"):
+            return None
+        raise

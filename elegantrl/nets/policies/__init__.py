@@ -1,0 +1,30 @@
+"""Policies: the half of an agent that travels. A group actor needs this package and an environment, nothing else."""
+
+from .base import Acted, Draw, NetPolicy, Policy, joined
+from .categorical import CategoricalPolicy
+from .deterministic import DeterministicPolicy, NoiseKind
+from .ensemble import EnsemblePolicy
+from .gaussian import GaussianPolicy
+from .q import QPolicy
+from .spec import POLICIES, FlatPolicy, PolicySpec
+from .squashed import SquashedPolicy
+from .warm_up import WarmUpPolicy
+
+__all__ = [
+    "POLICIES",
+    "Acted",
+    "CategoricalPolicy",
+    "DeterministicPolicy",
+    "Draw",
+    "EnsemblePolicy",
+    "FlatPolicy",
+    "GaussianPolicy",
+    "NetPolicy",
+    "NoiseKind",
+    "Policy",
+    "PolicySpec",
+    "QPolicy",
+    "SquashedPolicy",
+    "WarmUpPolicy",
+    "joined",
+]

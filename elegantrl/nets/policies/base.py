@@ -1,0 +1,125 @@
+"""The policy contract: the half of an agent that travels to where environments are.
+
+A policy has no hidden state. What it must know of earlier steps (noise that drifts, actions that are held, recurrent
+state) is its carry, a tree that the caller keeps, resets where an episode ends, and saves.
+
+Axes: T rollout steps, N lanes, B rows, A action.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ...tree import Tree
+from ...types import ActionSpec, vector_dim
+from ..distributions import Categorical, DiagGaussian
+from ..networks import NetSpec
+from ..normalize import ObsNorm
+
+Draw = tuple[Any, ...]
+"""Random numbers for one step. They are drawn ahead, because between two steps of an environment kernels are slow."""
+
+
+class Acted(NamedTuple):
+    """What ``explore`` returns."""
+
+    action: Tensor  # [N, ...]
+    out: Tree  # [N, ...] what ``kept`` needs to know of how the actions were made; () if nothing
+    carry: Tree  # [N, ...]
+
+
+class Policy(nn.Module, ABC):
+    """Acts on observations. All its parameters and buffers are float32 and travel as one flat tensor.
+
+    A policy is built from the leaves of its observations, the specification of its actions and a ``NetSpec``; what
+    else its constructor takes must be JSON values, because they are stored with the trained weights.
+    """
+
+    norm: nn.Module
+    """Normalises observations; ``nn.Identity`` if it is switched off."""
+
+    def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec):
+        super().__init__()
+        self.action_spec, self.action_dim = action, action.num_outputs
+        self.norm = ObsNorm(vector_dim(obs)) if net.normalize_obs else nn.Identity()
+
+    def initial_carry(self, num_lanes: int) -> Tree:
+        """The carry at the beginning of an episode [N, ...]; () for a policy that needs none."""
+        return ()
+
+    @abstractmethod
+    def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
+        """The random numbers of each step of ``explore``; on a CPU the same, however many steps are drawn at once."""
+
+    @abstractmethod
+    def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
+        """Actions for training."""
+
+    @abstractmethod
+    def act(self, obs: Tree, carry: Tree) -> tuple[Tensor, Tree]:
+        """The best known actions [N, ...], and the next carry."""
+
+    def kept(self, out: Tree, action: Tensor) -> Tree:
+        """What learning needs to know of actions [T, N, ...] that ``explore`` made of ``out`` [T, N, ...]."""
+        return ()
+
+    def vote(self, obs: Tree) -> Tensor:
+        """What an ensemble averages [N, A]: the best known action, or a weight for each choice (they sum to 1)."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be a member of an ensemble")
+
+    def logp_above_entropy(self, obs: Tree, action: Tensor) -> Tensor:
+        """Log-probabilities [...] of actions plus the policy's entropy.
+
+        A density depends on the units of an action. This sum does not: a change of units shifts both terms by the
+        same amount with opposite signs. Only the log-probability has a gradient.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no probabilities")
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that travels, in a fixed order."""
+        return [*self.parameters(), *self.buffers()]
+
+    def to_flat(self) -> Tensor:
+        return joined(self.tensors())
+
+
+class NetPolicy(Policy):
+    """A policy that is one network and needs no carry: subclasses make actions of its output."""
+
+    net: Any
+    keeps_out = False
+    """Whether ``kept`` needs the network's output."""
+
+    def output(self, obs: Tree) -> Tensor:
+        """The network's output for observations [B, ...]."""
+        return self.net(self.norm(obs))  # type: ignore[no-any-return]
+
+    def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
+        out = self.output(obs)
+        return Acted(self.choose(out, draw), out if self.keeps_out else (), carry)
+
+    def choose(self, out: Tensor, draw: Draw) -> Tensor:
+        """Actions made of the network's output and random numbers."""
+        raise NotImplementedError(f"{type(self).__name__} does not explore")
+
+    def act(self, obs: Tree, carry: Tree) -> tuple[Tensor, Tree]:
+        return self.best(self.output(obs)), carry
+
+    @abstractmethod
+    def best(self, out: Tensor) -> Tensor:
+        """The best known actions for the network's output."""
+
+
+@torch.no_grad()
+def joined(tensors: Iterable[Tensor]) -> Tensor:
+    """One flat copy of them all."""
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def above_entropy(dist: Categorical | DiagGaussian, action: Tensor) -> Tensor:
+    return dist.log_prob(action) + dist.entropy().detach()

@@ -1,0 +1,48 @@
+"""A normal distribution whose standard deviation does not depend on the observation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ...tree import Tree
+from ...types import ActionSpec
+from ..distributions import DiagGaussian
+from ..networks import NetSpec
+from .base import Draw, NetPolicy, above_entropy
+from .categorical import DEFAULT_NET
+
+
+class GaussianPolicy(NetPolicy):
+    """A numbers. They may leave [-1, 1]; the environment clips them."""
+
+    keeps_out = True
+
+    def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec = DEFAULT_NET, log_std_init: float = 0.0):
+        super().__init__(obs, action, net)
+        self.net = net.build(obs, self.action_dim, head_gain=0.01)
+        self.log_std = nn.Parameter(torch.full((self.action_dim,), log_std_init))
+
+    def dist(self, obs: Tree) -> DiagGaussian:
+        return DiagGaussian(self.output(obs), self.log_std)
+
+    def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
+        return list(zip(DiagGaussian.noise(self.log_std, (num_steps, num_lanes, self.action_dim), generator)))
+
+    def choose(self, out: Tensor, draw: Draw) -> Tensor:
+        return DiagGaussian(out, self.log_std).sample(*draw)
+
+    def best(self, out: Tensor) -> Tensor:
+        return out
+
+    def kept(self, out: Tensor, action: Tensor) -> Tensor:
+        """Log-probabilities [T, N]."""
+        # With lanes innermost a reduction over the short axis A is several times faster.
+        return DiagGaussian(out.mT.contiguous().mT, self.log_std).log_prob(action)
+
+    def vote(self, obs: Tree) -> Tensor:
+        # The environment clips what lies beyond the limits: it must not outweigh the other members.
+        return self.output(obs).clamp(-1, 1)
+
+    def logp_above_entropy(self, obs: Tree, action: Tensor) -> Tensor:
+        return above_entropy(self.dist(obs), action)
