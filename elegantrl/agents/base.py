@@ -18,7 +18,7 @@ from ..nets.policies import Policy, PolicySpec
 from ..rng import torch_stream
 from ..types import EnvSpec, Metrics, State
 from .averaging import OneRank
-from .gradients import Gradients, Tell
+from .gradients import Gradients, LazyMetrics
 from .h_term import HTerm, HTermConfig
 from .optim import GradStep
 
@@ -159,10 +159,10 @@ class Agent(nn.Module, ABC):
         """Standard normal noise from the agent's own stream."""
         return torch.empty_like(x).normal_(generator=self.generator)
 
-    def descend(self, name: str, step: GradStep, *args: Any) -> tuple[Tell, Tensor]:
-        """One step down the gradient of the hot function ``name``; what it says to log, and the gradient's norm."""
-        grad, tell = self.gradients(self, name, step, *args)
-        return tell, step.follow(grad)
+    def descend(self, name: str, step: GradStep, *args: Any) -> tuple[LazyMetrics, Tensor]:
+        """One step down the gradient of the hot function ``name``; its metrics, and the norm of the gradient."""
+        grad, metrics_of = self.gradients(self, name, step, *args)
+        return metrics_of, step.follow(grad)
 
     def training_state(self) -> State:
         """Parameters, optimisers, normaliser, counters and the random stream: all that learning depends on."""

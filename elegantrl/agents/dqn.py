@@ -57,8 +57,8 @@ class AgentDQN(Agent):
         self.policy.epsilon.fill_(max(c.epsilon_end, 1.0 - (1.0 - c.epsilon_end) * explored))
 
     def update(self, batch: Transition) -> Metrics:
-        tell, norm = self.descend("loss", self.step, batch)
-        metrics = tell() | {"loss/grad_norm": norm}
+        metrics_of, norm = self.descend("loss", self.step, batch)
+        metrics = metrics_of() | {"loss/grad_norm": norm}
         self.num_updates += 1
         if self.num_updates % self.config.target_interval == 0:
             self.target.track(self.hypers.tau)

@@ -14,15 +14,23 @@ if TYPE_CHECKING:
     from .base import Agent
 
 
-Tell = Callable[[], Metrics]
-"""What a hot function says to log, for who asks: most minibatches are not logged."""
+LazyMetrics = Callable[[], Metrics]
+"""The metrics of a hot function, computed when they are asked for: most minibatches are not logged."""
 
 
 class Gradients:
-    """Differentiates the hot functions of an agent."""
+    """Differentiates the hot functions of an agent, here by autograd.
 
-    def __call__(self, agent: Agent, name: str, step: GradStep, *args: Any) -> tuple[Tensor, Tell]:
-        """The flat gradient of the hot function ``name`` for the parameters of ``step``, and what it says to log."""
+    A subclass is another way to the same numbers: derived by hand, compiled, or stacked over a population. Agents call
+    ``Agent.descend`` and do not know which one is at work.
+    """
+
+    def __init__(self, description: str = "autograd"):
+        self.description = description
+        """One phrase for the log of a run."""
+
+    def __call__(self, agent: Agent, name: str, step: GradStep, *args: Any) -> tuple[Tensor, LazyMetrics]:
+        """The flat gradient of the hot function ``name`` for the parameters of ``step``, and the function's metrics."""
         loss, metrics = getattr(agent, name)(*args)
         return step.gradient(loss), lambda: metrics
 

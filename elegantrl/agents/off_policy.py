@@ -136,8 +136,8 @@ class AgentActorCritic(Agent):
             order = torch.randperm(self.config.num_critics, generator=self.common, device=self.subset.device)
             self.subset.copy_(order[: len(self.subset)])
         noise = self.draw_noise(batch)
-        tell, norm = self.descend("critic_loss", self.critic_step, batch, noise)
-        metrics = tell() | {"critic/grad_norm": norm}
+        metrics_of, norm = self.descend("critic_loss", self.critic_step, batch, noise)
+        metrics = metrics_of() | {"critic/grad_norm": norm}
         if self.actor_is_due(metrics):
             metrics |= self.update_actor(batch, noise)
         self.num_updates += 1
@@ -155,8 +155,8 @@ class AgentActorCritic(Agent):
 
     def update_actor(self, batch: Transition, noise: ActionNoise) -> Metrics:
         """One step down the policy's gradient."""
-        tell, norm = self.descend("policy_loss", self.actor_step, batch, noise)
-        return tell() | {"actor/grad_norm": norm}
+        metrics_of, norm = self.descend("policy_loss", self.actor_step, batch, noise)
+        return metrics_of() | {"actor/grad_norm": norm}
 
     def policy_loss(self, b: Transition, noise: ActionNoise) -> tuple[Tensor, Metrics]:
         """The actor's loss, and the H-term if it is switched on."""

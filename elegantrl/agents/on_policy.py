@@ -98,11 +98,11 @@ class AgentOnPolicy(Agent):
         for _ in range(self.config.num_epochs):
             epoch: list[Metrics] = []
             for part in self.minibatches(rows):
-                tell, norm = self.descend("loss", self.step, part)
+                metrics_of, norm = self.descend("loss", self.step, part)
                 if self.may_stop():
-                    epoch.append(tell())
+                    epoch.append(metrics_of())
                 self.num_updates += 1
-            metrics = tell() | {"loss/grad_norm": norm}
+            metrics = metrics_of() | {"loss/grad_norm": norm}
             if self.may_stop() and self.should_stop(epoch):
                 break
         if not is_first:  # after learning: the policy that acted had the statistics before this rollout

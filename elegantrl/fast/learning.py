@@ -1,47 +1,81 @@
-"""Which agents have a faster way to their gradients than autograd."""
+"""Which way to its gradients an agent takes, and the check that it is autograd's."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from ..agents.base import Agent
 from ..agents.gradients import Gradients
+from ..errors import ConfigError
+from ..types import Metrics
+from .compiled import Compiled
 from .on_policy import OnPolicyByHand
 from .sac import SACByHand
 
 log = logging.getLogger(__name__)
+
+Way = Literal["auto", "autograd", "compiled"]
+ByHand = OnPolicyByHand | SACByHand
 TOLERANCE = 1e-3
+"""Relative difference of two gradients beyond which they are not those of the same loss; rounding gives 1e-6."""
 
 
-def gradients_of(agent: Agent, helped: bool = False) -> Gradients:
-    """The fastest known way to the gradients of an agent; if ``helped``, with a process on a second core."""
-    fast: OnPolicyByHand | SACByHand
-    if OnPolicyByHand.suits(agent):
-        fast = OnPolicyByHand(agent)  # type: ignore[arg-type]
-    elif SACByHand.suits(agent):
-        fast = SACByHand(agent, helped)  # type: ignore[arg-type]
-    else:
+def gradients_of(agent: Agent, way: Way = "auto", helper: bool = False) -> Gradients:
+    """How the hot functions of ``agent`` are differentiated; its ``description`` is for the log of a run.
+
+    ``auto`` takes gradients derived by hand where they are known and agree with autograd's; ``helper`` lets a process
+    on a second core compute half of them where that is possible.
+    """
+    if way == "autograd":
         return Gradients()
-    if agrees(agent, fast):
-        return fast
-    log.warning("the losses of %s are not those known by hand: autograd is used", type(agent).__name__)
-    fast.close()
-    return Gradients()
+    if way == "compiled":
+        return Compiled()
+    if way != "auto":
+        raise ConfigError(f"train.gradients={way!r} is unknown; choose auto, autograd or compiled")
+    name = type(agent).__name__
+    by_hand = derived_by_hand(agent, helper)
+    if by_hand is None:
+        return Gradients(f"autograd (none derived by hand for this {name})")
+    if not agrees(agent, by_hand):
+        by_hand.close()
+        log.warning("the losses of %s are not those known by hand: autograd is used", name)
+        return Gradients(f"autograd (the losses of {name} are not those known by hand)")
+    by_hand.description = "by hand (checked against autograd)"
+    return by_hand
 
 
-def agrees(agent: Agent, fast: OnPolicyByHand | SACByHand) -> bool:
-    """Whether made-up rows have the same gradients both ways: a loss that was edited counts as it stands."""
-    before = agent.generator.get_state()
-    b: Any = fast.trial_batch(agent, torch.Generator().manual_seed(0))
-    args = (b, *fast.trial_noise(agent, b))
-    agreed = True
-    for name, step in fast.known(agent):
-        grad = fast(agent, name, step, *args)[0].clone()
-        expected = Gradients.__call__(fast, agent, name, step, *args)[0]
-        norm = torch.linalg.vector_norm
-        agreed = agreed and bool(norm(grad - expected) <= TOLERANCE * norm(expected) + 1e-6)
-    agent.generator.set_state(before)
-    return agreed
+def derived_by_hand(agent: Agent, helper: bool) -> ByHand | None:
+    """Gradients derived by hand, for an agent whose losses and networks they know."""
+    if OnPolicyByHand.suits(agent):
+        return OnPolicyByHand(agent)  # type: ignore[arg-type]
+    if SACByHand.suits(agent):
+        return SACByHand(agent, helper)  # type: ignore[arg-type]
+    return None
+
+
+def agrees(agent: Agent, by_hand: ByHand) -> bool:
+    """Whether gradients and metrics are autograd's on made-up rows: a loss that was edited counts as it stands.
+
+    The rows are the same for every run, so that a resumed run decides as the first one did, and nothing is drawn from
+    the streams of the run.
+    """
+    args = by_hand.check_args(agent, torch.Generator().manual_seed(0))
+    for name, step in by_hand.losses(agent):
+        found, found_metrics = by_hand(agent, name, step, *args)
+        expected, metrics = Gradients.__call__(by_hand, agent, name, step, *args)
+        if not (is_close(found, expected) and same_metrics(found_metrics(), metrics())):
+            return False
+    return True
+
+
+def is_close(found: Tensor, expected: Tensor) -> bool:
+    norm = torch.linalg.vector_norm
+    return found.shape == expected.shape and bool(norm(found - expected) <= TOLERANCE * norm(expected) + 1e-6)
+
+
+def same_metrics(found: Metrics, expected: Metrics) -> bool:
+    return found.keys() == expected.keys() and all(is_close(found[name], expected[name]) for name in expected)

@@ -1,10 +1,8 @@
-"""SAC's update with gradients derived by hand, in two lanes that may run on two cores.
+"""The gradients of SAC's losses on a CPU, derived by hand, in two halves that may run on two cores.
 
-Each of two critics has a lane; lane 1 also asks the policy about the successors while lane 0 asks it about the states
-themselves. The lanes meet six times per update, where torch's threads would about a hundred times: where it takes long
-to wake a core, a helper process that spins in between pays and threads do not. Without a helper lane 1 runs after lane
-0. Either way the bits are the same, so the clock may decide which.
-
+The halves (``sac_half``) meet six times per update, where torch's threads would meet about a hundred times. Where it
+takes long to wake a core, a process that spins in between (``core_helper``) pays and threads do not. Without a helper
+half 1 runs after half 0 in the same process. The bits are the same either way, so the clock may decide which.
 Axes: B minibatch rows, A action.
 """
 
@@ -23,63 +21,64 @@ import torch
 from torch import Tensor
 
 from ..agents.base import Agent
-from ..agents.gradients import Gradients, Tell
+from ..agents.gradients import Gradients, LazyMetrics
 from ..agents.off_policy import ActionNoise
 from ..agents.optim import GradStep
 from ..agents.sac import AgentSAC, SACConfig
 from ..nets.layers import flatten_
 from ..nets.policies import SquashedPolicy
 from ..types import Transition
-from .helper import Helper
-from .sac_halves import (
-    BEFORE,
+from .core_helper import CoreHelper
+from .sac_half import (
+    ACTION,
     CONTROL_BYTES,
-    DRAW_NEXT,
-    LEARN,
-    LEARN_POLICY,
+    CRITIC,
     NEW_VALUE,
-    SLOPE,
+    POLICY,
+    PRECEDING,
+    SAMPLE_NEXT,
     TASKS,
     VALUES,
-    Side,
+    Half,
     Sizes,
-    least_of,
+    minimum_of,
 )
 
 log = logging.getLogger(__name__)
 
 TRIAL, PERIOD = 5, 300
-"""Updates that are tried with and without help, and after how many to try again."""
+"""Every ``PERIOD`` updates ``TRIAL`` of them are timed without and as many with the helper."""
 
 
 class SACByHand(Gradients):
-    """The gradients of an agent whose parameters have moved into memory that a helper can share."""
+    """The gradients of critics and policy. The agent's parameters move into memory that a helper can share."""
 
-    def __init__(self, agent: AgentSAC, helped: bool = False):
+    def __init__(self, agent: AgentSAC, helper: bool = False):
+        super().__init__("by hand")
         c = agent.config
         obs_dim = int(agent.policy.net[0].in_features)  # type: ignore[arg-type]
         self.sizes = Sizes(obs_dim, agent.policy.action_dim, c.hidden, c.batch_size)
-        self.fd = os.memfd_create("elegantrl-lanes")
+        self.fd = os.memfd_create("elegantrl-sac")
         weakref.finalize(self, os.close, self.fd)
         os.truncate(self.fd, self.sizes.num_bytes())
         memory = mmap.mmap(self.fd, self.sizes.num_bytes())
         self.control = memoryview(memory)[:CONTROL_BYTES].cast("q")
-        """The page of the helper, in words."""
+        """The helper's control page, in words."""
         self.shared = self.sizes.place(memory)
         agent.actor_step.flat = flatten_(agent.actor_step.params, self.shared["policy"])
         agent.critic_step.flat = flatten_(agent.critic_step.params, self.shared["critic"])
         agent.target.flat = flatten_(agent.critic_target.parameters(), self.shared["target"])
-        self.mine, self.other = (Side(member, self.sizes, self.shared) for member in range(2))
-        self.helper = Helper(self.sizes, self.fd, self.control) if helped else None
-        """Who may help from now on."""
-        self.helped = False
+        self.half0, self.half1 = (Half(member, self.sizes, self.shared) for member in range(2))
+        self.helper = CoreHelper(self.sizes, self.fd, self.control) if helper else None
+        self.is_helped = self.was_helped = False
         self.turn = 0
-        """Updates since help was last tried."""
+        """Updates since the helper was last timed."""
         self.seconds = deque([1.0], TRIAL), deque([1.0], TRIAL)
-        """What the last trials took without and with help; in the middle, as the first ones take longer."""
+        """Of the last timed updates without and with the helper; their medians count, since the first take longer."""
 
     @staticmethod
     def suits(agent: Agent) -> bool:
+        """Whether the losses and networks of this agent are known here."""
         return (
             type(agent) is AgentSAC
             and agent.critic_step.flat.device.type == "cpu"
@@ -87,27 +86,56 @@ class SACByHand(Gradients):
             and suits(agent.config)
         )
 
-    def known(self, agent: Any) -> list[tuple[str, GradStep]]:
+    def losses(self, agent: Any) -> list[tuple[str, GradStep]]:
+        """The hot functions that are differentiated here, in the order of an update."""
         return [("critic_loss", agent.critic_step), ("policy_loss", agent.actor_step)]
 
-    def trial_batch(self, agent: Any, g: torch.Generator) -> Transition:
-        rows, (obs, next_obs) = self.sizes.rows, torch.randn(2, self.sizes.rows, self.sizes.obs, generator=g)
-        action = torch.rand(rows, self.sizes.action, generator=g) * 2 - 1
-        return Transition(obs, action, torch.randn(rows, generator=g), torch.full((rows,), 0.9), next_obs)
-
-    def trial_noise(self, agent: Any, b: Transition) -> tuple[ActionNoise]:
-        return (agent.draw_noise(b),)
+    def check_args(self, agent: Any, generator: torch.Generator) -> tuple[Transition, ActionNoise]:
+        """Arguments of the losses on which these gradients are compared with autograd's."""
+        rows, s = self.sizes.rows, self.sizes
+        obs, next_obs = torch.randn(2, rows, s.obs, generator=generator)
+        action = torch.rand(rows, s.action, generator=generator) * 2 - 1
+        reward = torch.randn(rows, generator=generator)
+        batch = Transition(obs, action, reward, torch.full((rows,), 0.9), next_obs)
+        return batch, ActionNoise(*torch.randn(2, rows, s.action, generator=generator))
 
     @torch.no_grad()
-    def __call__(self, agent: Any, name: str, step: GradStep, *args: Any) -> tuple[Tensor, Tell]:
-        b, noise = args
-        if len(b.reward) != agent.config.batch_size:
+    def __call__(self, agent: Any, name: str, step: GradStep, *args: Any) -> tuple[Tensor, LazyMetrics]:
+        batch, noise = args
+        if len(batch.reward) != self.sizes.rows:
             with torch.enable_grad():
                 return super().__call__(agent, name, step, *args)
-        return self.critic_gradient(agent, b, noise) if name == "critic_loss" else self.actor_gradient(agent)
+        # An update takes the policy's gradient after the critics', on the same batch and noise.
+        return self.critic_gradient(agent, batch, noise) if name == "critic_loss" else self.policy_gradient(agent)
 
-    def prepare(self, agent: AgentSAC, b: Transition, noise: ActionNoise) -> None:
-        """Write a minibatch and its noise where both lanes read them."""
+    def close(self) -> None:
+        if self.helper is not None:
+            self.helper.close()
+
+    def critic_gradient(self, agent: AgentSAC, b: Transition, noise: ActionNoise) -> tuple[Tensor, LazyMetrics]:
+        self.started = time.perf_counter()
+        self.decide_help()
+        self.share(agent, b, noise)
+        s, self.alpha = self.shared, agent.log_alpha.detach().exp()
+        self.begin(SAMPLE_NEXT)
+        self.half0.sample_actions()
+        self.finish(SAMPLE_NEXT)
+
+        self.begin(VALUES)
+        target_q0, q0 = self.half0.values()
+        self.finish(VALUES)
+        target = b.reward + b.discount * (torch.minimum(target_q0, s["target_q1"]) - self.alpha * s["next_logp"])
+        error0 = q0 - target
+        torch.sub(s["q1"], target, out=s["error1"])
+        self.begin(CRITIC)
+        self.half0.differentiate_critic(error0)
+        self.finish(CRITIC)
+        loss = 0.5 * (error0.square().mean() + s["error1"].square().mean())
+        metrics = {"loss/critic": loss, "critic/q": 0.5 * (q0.mean() + s["q1"].mean())}
+        return s["critic_grad"], lambda: metrics
+
+    def share(self, agent: AgentSAC, b: Transition, noise: ActionNoise) -> None:
+        """Write a minibatch and its noise where both halves read them."""
         s, norm = self.shared, agent.policy.norm
         s["next_obs"].copy_(norm(b.next_obs))
         s["obs"].copy_(norm(b.obs))
@@ -115,55 +143,66 @@ class SACByHand(Gradients):
         s["next_noise"].copy_(noise.next_action)
         s["noise"].copy_(noise.action)
 
-    def close(self) -> None:
-        if self.helper is not None:
-            self.helper.close()
-
-    def critic_gradient(self, agent: AgentSAC, b: Transition, noise: ActionNoise) -> tuple[Tensor, Tell]:
-        self.started = time.perf_counter()
-        self.decide()
-        self.was_helped = self.helped
-        self.prepare(agent, b, noise)
-        s, self.alpha = self.shared, agent.log_alpha.detach().exp()
-        self.begin(DRAW_NEXT)
-        self.mine.draw_new()
-        self.finish(DRAW_NEXT)
-
-        self.begin(VALUES)
-        target_q, q = self.mine.judge()
-        self.finish(VALUES)
-        wanted = b.reward + b.discount * (torch.minimum(target_q, s["target_q"]) - self.alpha * s["next_logp"])
-        error = q - wanted
-        torch.sub(s["q"], wanted, out=s["error"])
-        self.begin(LEARN)
-        self.mine.learn(error)
-        self.finish(LEARN)
-        critic_loss = 0.5 * (error.square().mean() + s["error"].square().mean())
-        metrics = {"loss/critic": critic_loss, "critic/q": 0.5 * (q.mean() + s["q"].mean())}
-        return s["critic_grad"], lambda: metrics
-
-    def actor_gradient(self, agent: AgentSAC) -> tuple[Tensor, Tell]:
+    def policy_gradient(self, agent: AgentSAC) -> tuple[Tensor, LazyMetrics]:
         s = self.shared
         self.begin(NEW_VALUE)
-        s["first_q"].copy_(self.mine.judge_new())
+        s["new_q0"].copy_(self.half0.new_value())
         self.finish(NEW_VALUE)
-        least, num_least = least_of(s["first_q"], s["second_q"])
-        self.begin(SLOPE)
-        slope = self.mine.climb(s["first_q"], least, num_least)
-        self.finish(SLOPE)
-        slope += s["slope"]
-        self.policy_slope(slope, self.alpha / len(least))
-        metrics = {"loss/actor": (self.alpha * s["new_logp"] - least).mean(), "policy/entropy": -s["new_logp"].mean()}
+        minimum, num_minimal = minimum_of(s["new_q0"], s["new_q1"])
+        self.begin(ACTION)
+        gradient = self.half0.action_gradient(s["new_q0"], minimum, num_minimal)
+        self.finish(ACTION)
+        gradient += s["gradient1"]
+        self.differentiate_policy(gradient, self.alpha / len(minimum))
+        loss = (self.alpha * s["new_logp"] - minimum).mean()
+        metrics = {"loss/actor": loss, "policy/entropy": -s["new_logp"].mean()}
         if self.is_trial():
             self.seconds[self.was_helped].append(time.perf_counter() - self.started)
         return s["policy_grad"], lambda: metrics
 
-    def decide(self) -> None:
-        """Whether the next update is helped."""
-        if self.helper is None or not self.helper.is_ready():
-            return
-        self.turn = (self.turn + 1) % PERIOD
-        self.helped = self.turn > TRIAL if self.is_trial() else self.is_faster_with_help()
+    def differentiate_policy(self, action_gradient: Tensor, logp_gradient: Tensor) -> None:
+        """Write the policy's gradient, given the loss's at its actions [B, A] and at their log-probabilities."""
+        s, net, gradients = self.shared, self.half0.policy, self.half0.policy_gradients
+        a, raw_log_std = s["new_action"], net.outputs[-1].chunk(2, -1)[1]
+        # With a = tanh(x) and x = mean + std * noise: da/dx = 1 - a^2, and log p rises with x by 2a.
+        at_x = action_gradient * (1 - a * a) + 2 * logp_gradient * a
+        at_log_std = at_x * s["new_std"] * s["noise"] - logp_gradient
+        at_log_std *= (raw_log_std >= SquashedPolicy.LOG_STD_MIN) & (raw_log_std <= SquashedPolicy.LOG_STD_MAX)
+        torch.cat([at_x, at_log_std], -1, out=gradients[-1])
+        for i in reversed(range(2, len(gradients))):
+            net.gradient_below(i, gradients[i])
+        self.begin(POLICY)
+        if len(gradients) > 1:
+            net.gradient_below(1, gradients[1])
+        net.differentiate(0, gradients[0])
+        self.finish(POLICY)
+
+    # ---- half 1: in the helper, or after half 0 in this process
+
+    def begin(self, task: int) -> None:
+        if self.is_helped:
+            assert self.helper is not None
+            self.helper.post(task)
+
+    def finish(self, task: int) -> None:
+        if self.is_helped:
+            assert self.helper is not None
+            if self.helper.has_done():
+                return
+            # Whatever it has done of this update is computed again here.
+            self.helper.close()
+            log.warning("the process that helped to learn died or hangs; learning goes on without it")
+            self.helper, self.is_helped = None, False
+            if task in PRECEDING:
+                TASKS[PRECEDING[task]](self.half1)
+        TASKS[task](self.half1)
+
+    def decide_help(self) -> None:
+        """Decide by the clock whether this update uses the helper."""
+        if self.helper is not None and self.helper.is_ready():
+            self.turn = (self.turn + 1) % PERIOD
+            self.is_helped = self.turn > TRIAL if self.is_trial() else self.is_faster_with_help()
+        self.was_helped = self.is_helped
 
     def is_trial(self) -> bool:
         return 0 < self.turn <= 2 * TRIAL
@@ -172,43 +211,9 @@ class SACByHand(Gradients):
         alone, helped = map(median, self.seconds)
         return helped < alone
 
-    def policy_slope(self, slope: Tensor, weight: Tensor) -> None:
-        """The policy's gradient for the slope [B, A] at its actions and the weight of their log-probabilities."""
-        s, net, slopes = self.shared, self.mine.policy, self.mine.policy_slopes
-        a, raw_log_std = s["new_action"], net.outs[-1].chunk(2, -1)[1]
-        at_x = slope * (1 - a * a) + 2 * weight * a  # the log-probability rises with x by 2 tanh(x)
-        at_log_std = at_x * s["new_std"] * s["noise"] - weight
-        at_log_std *= (raw_log_std >= SquashedPolicy.LOG_STD_MIN) & (raw_log_std <= SquashedPolicy.LOG_STD_MAX)
-        torch.cat([at_x, at_log_std], -1, out=slopes[-1])
-        for i in reversed(range(2, len(slopes))):
-            net.slope_below(i, slopes[i], out=slopes[i - 1])
-        self.begin(LEARN_POLICY)
-        if len(slopes) > 1:
-            net.slope_below(1, slopes[1], out=slopes[0])
-        net.set_gradient(0, slopes[0])
-        self.finish(LEARN_POLICY)
-
-    def begin(self, task: int) -> None:
-        if self.helped:
-            assert self.helper is not None
-            self.helper.post(task)
-
-    def finish(self, task: int) -> None:
-        if self.helped:
-            assert self.helper is not None
-            if self.helper.has_done():
-                return
-            # What it has done of this update is done again here.
-            self.helper.close()
-            log.warning("the process that helped to learn died or hangs; learning goes on without it")
-            self.helper, self.helped = None, False
-            if task in BEFORE:
-                TASKS[BEFORE[task]](self.other)
-        TASKS[task](self.other)
-
 
 def suits(c: SACConfig) -> bool:
-    """Whether updates with these settings may be done in lanes: plain networks, and SAC as it stands in the book."""
-    sizes = (c.num_critics, c.target_critics, c.actor_interval, c.activation, c.network)
-    as_in_the_book = sizes == (2, "min", 1, "relu", "mlp")
-    return as_in_the_book and not (c.layer_norm or c.prioritized or c.h_term) and hasattr(os, "memfd_create")
+    """Whether updates with these settings are known here: plain networks, and SAC as its paper has it."""
+    kind = (c.num_critics, c.target_critics, c.actor_interval, c.activation, c.network)
+    as_in_the_paper = kind == (2, "min", 1, "relu", "mlp")
+    return as_in_the_paper and not (c.layer_norm or c.prioritized or c.h_term) and hasattr(os, "memfd_create")

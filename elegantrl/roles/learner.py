@@ -72,7 +72,7 @@ class Learner:
         self.config, self.device = config, device
         fast = import_fast("learning")
         if fast is not None:
-            self.agent.gradients = fast.gradients_of(self.agent, helped)
+            self.agent.gradients = fast.gradients_of(self.agent, "auto", helped)
         self.policy_tensors = self.agent.policy.tensors()  # to look for them takes as long as to copy them
         self.env_steps = 0
         self.version = 0

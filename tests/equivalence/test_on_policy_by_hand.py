@@ -17,7 +17,7 @@ from elegantrl.agents.on_policy import AgentOnPolicy, Batch
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.fast import on_policy as fast
 from elegantrl.fast.learning import gradients_of
-from elegantrl.fast.on_policy import OnPolicyByHand, ppo_slope
+from elegantrl.fast.on_policy import OnPolicyByHand, ppo_loss
 from elegantrl.roles.ranks import Ranks
 from elegantrl.types import EnvSpec, Metrics, Rollout
 
@@ -80,7 +80,7 @@ def test_hand_and_autograd_take_the_same_steps(
             torch.testing.assert_close(value, theirs[key], atol=1e-4, rtol=1e-3)
 
 
-def test_a_ratio_beyond_all_reason_has_no_slope_either_way(make_spec: MakeSpec) -> None:
+def test_a_ratio_beyond_all_reason_has_no_gradient_either_way(make_spec: MakeSpec) -> None:
     agent = build("ppo", make_spec("discrete"))
     assert isinstance(agent, AgentPPO)
     logp = torch.zeros(6)
@@ -92,9 +92,9 @@ def test_a_ratio_beyond_all_reason_has_no_slope_either_way(make_spec: MakeSpec) 
             return new_logp
 
     loss, _ = agent.policy_loss(Known(), Batch(logp, logp, logp, advantage, logp))  # type: ignore[arg-type]
-    (slope,) = torch.autograd.grad(loss * len(logp), new_logp)
-    mine = ppo_slope(agent, new_logp.detach().numpy(), logp.numpy(), advantage.numpy())
-    torch.testing.assert_close(torch.from_numpy(mine.slope), slope)
+    (gradient,) = torch.autograd.grad(loss * len(logp), new_logp)
+    mine = ppo_loss(agent, new_logp.detach().numpy(), logp.numpy(), advantage.numpy())
+    torch.testing.assert_close(torch.from_numpy(mine.gradient), gradient)
     assert mine.values.mean() == pytest.approx(loss.item())
 
 
@@ -107,7 +107,7 @@ def test_nothing_of_a_rollout_is_held_after_the_update(
     agent = build("ppo", make_spec(kind), batch_size=10_000)
     agent.gradients = gradients_of(agent)
     rollout = make_rollout(agent, kind, steps, 3)
-    arrays = [x.numpy() for x in rollout]  # what owns the memory from here on
+    arrays = [x.numpy() for x in rollout[:7]]  # what owns the memory from here on
     watched = [weakref.ref(array) for array in arrays]
     rollout = Rollout(*map(torch.from_numpy, arrays))
     del arrays
@@ -146,5 +146,5 @@ def test_a_loss_that_was_edited_in_place_counts(make_spec: MakeSpec, monkeypatch
         return 1.01 * loss, metrics
 
     monkeypatch.setattr(AgentPPO, "policy_loss", edited)
-    monkeypatch.setitem(fast.SLOPES, edited, ppo_slope)
+    monkeypatch.setitem(fast.KNOWN_LOSSES, edited, ppo_loss)
     assert type(gradients_of(build("ppo", make_spec("discrete")))) is Gradients

@@ -18,10 +18,9 @@ from elegantrl.agents.mod_sac import AgentModSAC, ModSACConfig
 from elegantrl.agents.redq import AgentREDQ, REDQConfig
 from elegantrl.agents.sac import AgentSAC, SACConfig
 from elegantrl.envs import make_env
-from elegantrl.fast import helper as helper_module
+from elegantrl.fast import core_helper
 from elegantrl.fast import sac as fast
-from elegantrl.fast import sac_halves
-from elegantrl.fast.helper import Helper
+from elegantrl.fast.core_helper import CoreHelper
 from elegantrl.fast.learning import gradients_of
 from elegantrl.fast.sac import SACByHand
 from elegantrl.roles.group import GroupActor
@@ -99,8 +98,8 @@ def test_hand_and_autograd_take_the_same_steps(settings: dict[str, Any]) -> None
     assert torch.equal(hand.generator.get_state(), auto.generator.get_state())
 
 
-def test_equal_critics_share_the_slope() -> None:
-    """Where both values are the least, autograd gives half of the slope to each; so does the hand."""
+def test_equal_critics_share_the_gradient() -> None:
+    """Where both values are the minimum, autograd gives half of the gradient to each; so does the hand."""
     hand, auto = build(), plain()
     for agent in (hand, auto):
         for param in agent.critic_step.params:
@@ -116,9 +115,9 @@ def always_helped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SACByHand, "is_faster_with_help", lambda self: True)
 
 
-def spawn(agent: AgentSAC) -> Helper:
+def spawn(agent: AgentSAC) -> CoreHelper:
     gradients = by_hand(agent)
-    gradients.helper = helper = Helper(gradients.sizes, gradients.fd, gradients.control)
+    gradients.helper = helper = CoreHelper(gradients.sizes, gradients.fd, gradients.control)
     while not helper.is_ready():
         assert helper.process.is_alive()
         time.sleep(0.01)
@@ -139,7 +138,7 @@ def test_a_helper_changes_no_bit_and_leaves_with_its_learner() -> None:
 
 
 @pytest.mark.usefixtures("always_helped")
-@pytest.mark.parametrize("task", range(len(sac_halves.TASKS)))
+@pytest.mark.parametrize("task", range(len(fast.TASKS)))
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_helper_that_is_lost_in_the_middle_changes_no_bit(
     monkeypatch: pytest.MonkeyPatch, task: int, blow: signal.Signals
@@ -147,7 +146,7 @@ def test_a_helper_that_is_lost_in_the_middle_changes_no_bit(
     alone, helped = build(), build()
     helper = spawn(helped)
     learn(helped, 1)  # it has come to life
-    monkeypatch.setattr(helper_module, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(core_helper, "TIMEOUT_SECONDS", 0.2)
     post = helper.post
 
     def strike(number: int) -> None:

@@ -1,7 +1,7 @@
-"""A process that helps a learner on a second core: it does the tasks of lane 1 (``fast.sac_halves``) in shared memory.
+"""A process on a second core that computes half 1 of SAC's updates (``sac_half``) in shared memory.
 
-It looks out for work without sleeping while updates follow each other, since to wake a core may take longer than a
-task, and goes to sleep when nothing comes. Whether it is asked at all the learner decides by the clock.
+While updates follow each other it spins, since to wake a core may take longer than a task; when none comes it sleeps.
+The two processes signal finished work by plain writes to memory, whose order x86 keeps.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import torch
 from ..errors import ConfigError
 from ..execute.child import die_with_parent, leave_signals_to_parent
 from ..execute.settle import settle
-from .sac_halves import CONTROL_BYTES, TASKS, Side, Sizes
+from .sac_half import CONTROL_BYTES, TASKS, Half, Sizes
 
-SPIN_SECONDS, NAP_SECONDS = 0.01, 0.02
-"""How long a helper looks out for work before it sleeps, and how long it sleeps if nobody rings."""
-PATIENCE_SECONDS = 1.0
-"""After so long without an answer the helper is given up."""
+SPIN_SECONDS, SLEEP_SECONDS = 0.01, 0.02
+"""How long the helper spins before it sleeps, and for how long it sleeps unless it is woken."""
+TIMEOUT_SECONDS = 1.0
+"""How long the learner waits for a task before it goes on without the helper."""
 
 POSTED, TASK, ASLEEP, READY, DONE = 0, 1, 2, 3, 64
-"""Words of the control page; what says that a task is done lies in another line of the cache."""
+"""Words of the control page: tasks posted so far, the latest one, two flags, and, in another cache line, tasks done."""
 
 
-class Helper:
-    """A process that does the tasks of lane 1."""
+class CoreHelper:
+    """The learner's end of the helper process."""
 
     def __init__(self, sizes: Sizes, fd: int, control: memoryview):
         if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -39,12 +39,12 @@ class Helper:
         self.posted = 0
         context = multiprocessing.get_context("forkserver")
         alive_theirs, alive = context.Pipe(duplex=False)
-        bell_theirs, self.bell = context.Pipe(duplex=False)
+        wake_theirs, self.wake = context.Pipe(duplex=False)
         memory = Connection(os.dup(fd))
-        args = (sizes, memory, alive_theirs, bell_theirs)
+        args = (sizes, memory, alive_theirs, wake_theirs)
         self.process = context.Process(target=run_helper, args=args, daemon=True)
         self.process.start()
-        for end in (memory, alive_theirs, bell_theirs):
+        for end in (memory, alive_theirs, wake_theirs):
             end.close()
         # The kernel ends the helper when this end closes, at the latest with this process.
         self.alive = alive
@@ -53,52 +53,54 @@ class Helper:
         return bool(self.control[READY])
 
     def post(self, task: int) -> None:
+        """Start a task of half 1."""
         self.control[TASK] = task
         self.posted += 1
         self.control[POSTED] = self.posted
         if self.control[ASLEEP]:
-            with contextlib.suppress(OSError):  # that it is gone is noticed where its work is waited for
-                self.bell.send_bytes(b"!")
+            with contextlib.suppress(OSError):  # a dead helper is noticed where its work is waited for
+                self.wake.send_bytes(b"!")
 
     def has_done(self) -> bool:
-        """Wait for the task that was posted; False if there is no hope."""
+        """Wait for the posted task; False if the helper does not finish it in time."""
         control, posted = self.control, self.posted
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + TIMEOUT_SECONDS
         while control[DONE] != posted:
             if time.monotonic() > end:
                 return False
         return True
 
     def close(self) -> None:
-        for end in (self.alive, self.bell):
+        for end in (self.alive, self.wake):
             end.close()
         self.process.kill()
         self.process.join()
 
 
-def run_helper(sizes: Sizes, memory: Connection, alive: Connection, bell: Connection) -> None:
+def run_helper(sizes: Sizes, memory: Connection, alive: Connection, wake: Connection) -> None:
+    """The helper process: wait for a task, compute it, say that it is done."""
     die_with_parent(alive)
     leave_signals_to_parent()
     settle(1)
     mapped = mmap.mmap(memory.fileno(), sizes.num_bytes())
     control = memoryview(mapped)[:CONTROL_BYTES].cast("q")
-    side = Side(1, sizes, sizes.place(mapped))
+    half = Half(1, sizes, sizes.place(mapped))
     done = 0
     control[READY] = 1
     with torch.no_grad():
         while True:
-            wait_for_post(control, done, bell)
+            wait_for_post(control, done, wake)
             done += 1
-            TASKS[control[TASK]](side)
+            TASKS[control[TASK]](half)
             control[DONE] = done
 
 
-def wait_for_post(control: memoryview, done: int, bell: Connection) -> None:
-    """Look out for a while, then sleep until somebody rings."""
+def wait_for_post(control: memoryview, done: int, wake: Connection) -> None:
+    """Spin for a while, then sleep until a task is posted."""
     end = time.monotonic() + SPIN_SECONDS
     while control[POSTED] == done:
         if time.monotonic() > end:
             control[ASLEEP] = 1
-            if bell.poll(NAP_SECONDS):  # a ring that is missed costs no more than a nap
-                bell.recv_bytes()
+            if wake.poll(SLEEP_SECONDS):  # a wake-up that is missed costs no more than one sleep
+                wake.recv_bytes()
             control[ASLEEP] = 0
