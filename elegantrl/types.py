@@ -123,6 +123,9 @@ class EnvSpec:
     """The return at which the task counts as solved, if its authors name one."""
     num_agents: int | None = None
     """Agents of a team that act together; None for one agent and no axis G."""
+    spaces: str = ""
+    """JSON of the spaces of one environment (``envs.space_text``): what it shows and takes in its own units. Empty if
+    these are the tensors that ``obs`` and ``action`` say."""
 
     def __post_init__(self) -> None:
         if isinstance(self.obs, tuple) and self.obs and all(isinstance(size, int) for size in self.obs):

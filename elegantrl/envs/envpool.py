@@ -18,6 +18,7 @@ from ..errors import ConfigError, SpecError
 from ..rng import derive_seed
 from ..types import EnvSpec, Leaf, State, Step
 from .hints import suggest
+from .space_text import describe_spaces
 from .spaces import ActionCodec, ObsCodec, to_device
 from .vec_env import Exactness, VecEnv
 
@@ -62,6 +63,7 @@ class EnvPoolVecEnv(VecEnv):
             num_envs=num_envs,
             max_episode_steps=pool_spec.config.max_episode_steps,
             target_return=getattr(pool_spec.config, "reward_threshold", None),
+            spaces=describe_spaces(obs_space, action_space),
         )
         self._tensor = to_device(self.device)
         self._seed = 0

@@ -25,6 +25,7 @@ from .episode_log import Array, EpisodeLog, digest
 from .lane_state import LaneState
 from .lanes import seeded_reset
 from .results import NUMBERS, as_flag, as_number, five_values
+from .space_text import describe_spaces
 from .spaces import ActionCodec, ObsCodec, to_device
 from .vec_env import Exactness, VecEnv
 
@@ -58,6 +59,7 @@ class GymVecEnv(VecEnv):
             num_envs=len(self.envs),
             max_episode_steps=gym_spec.max_episode_steps if gym_spec else getattr(first, "max_step", None),
             target_return=gym_spec.reward_threshold if gym_spec else None,
+            spaces=describe_spaces(first.observation_space, first.action_space),
         )
         self._obs_size = math.prod(self._obs.shape)
         self._tensor = to_device(self.device)

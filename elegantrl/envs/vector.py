@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import CheckpointError, SpecError
 from ..rng import derive_seed
 from ..types import EnvSpec, Leaf, State, Step
+from .space_text import describe_spaces
 from .spaces import ActionCodec, Array, ObsCodec, to_device
 from .vec_env import Exactness, VecEnv
 
@@ -40,6 +41,7 @@ class GymVectorVecEnv(VecEnv):
             num_envs=env.num_envs,
             max_episode_steps=gym_spec.max_episode_steps if gym_spec else None,
             target_return=gym_spec.reward_threshold if gym_spec else None,
+            spaces=describe_spaces(env.single_observation_space, env.single_action_space),
         )
         self._tensor = to_device(self.device)
         self._same_step = env.metadata.get("autoreset_mode") is AutoresetMode.SAME_STEP
@@ -161,6 +163,7 @@ class VectorEntryEnv(VecEnv):
             num_envs=num_envs,
             max_episode_steps=max_episode_steps,
             target_return=target_return,
+            spaces=describe_spaces(self.env.single_observation_space, self.env.single_action_space),
         )
         self._nowhere = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self._one = torch.ones(num_envs, device=self.device)  # the reward of every step

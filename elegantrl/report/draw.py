@@ -94,8 +94,10 @@ def finish_axes(figure: Figure, axes: Axes, target: float | None) -> None:
         axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[])
         return
     axes.set_xlim(left=0)
-    if axes.get_legend_handles_labels()[0]:
-        figure.legend(frameon=False, loc="outside lower center", ncols=3, labelcolor=INK)  # never on top of a curve
+    labels = axes.get_legend_handles_labels()[1]
+    if labels:
+        columns = max(1, min(3, 110 // max(map(len, labels))))  # so that long labels stay inside the picture
+        figure.legend(frameon=False, loc="outside lower center", ncols=columns, labelcolor=INK)  # below the curves
     if target is not None and math.isfinite(target):
         axes.axhline(target, color=GREY, lw=1, ls=(0, (5, 4)), zorder=1.5)
         axes.annotate(

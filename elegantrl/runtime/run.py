@@ -101,7 +101,7 @@ def run_training(
         cleanup.callback(log.close)
         info = commit_info(config, crew.exactness())
 
-        keep_best = BestFile(folder, policy_spec, side).save
+        keep_best = BestFile(folder, policy_spec, spec, side).save
         supervisor = Supervisor(config, learners, crew, store, log, display, info, keep_best)
         if commit is not None:
             restore(supervisor, commit, store, display)

@@ -9,11 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..envs.space_text import describe_tensors
 from ..errors import CheckpointError
 from ..nets.policies import FlatPolicy, Policy, PolicySpec
+from ..types import EnvSpec
 from .files import parse_json
 from .side_files import SideFiles
 from .tensors import Shapes, load_weights, save_actor_pth, save_weights
+from .units import Units
 from .untrusted import Refused, check_policy
 
 BEST_FILE, ACTOR_FILE = "best.safetensors", "actor.pth"
@@ -22,19 +25,21 @@ BEST_FILE, ACTOR_FILE = "best.safetensors", "actor.pth"
 class BestFile:
     """Writes the best policy so far, so that a run that dies later still leaves it; commits hold it too."""
 
-    def __init__(self, folder: Path, spec: PolicySpec, side: SideFiles) -> None:
+    def __init__(self, folder: Path, spec: PolicySpec, env_spec: EnvSpec, side: SideFiles) -> None:
         self.folder, self.spec, self._side = folder, spec, side
+        self._spaces = env_spec.spaces or describe_tensors(env_spec)
 
     def save(self, flat: Tensor, env_steps: int, mean: float) -> None:
         """Write the policy with the weights ``flat`` under its two names."""
-        about = {"env_steps": str(env_steps), "mean": str(mean), "policy": json.dumps(self.spec.to_json())}
+        about = {"env_steps": str(env_steps), "mean": str(mean), "spaces": self._spaces}
+        about["policy"] = json.dumps(self.spec.to_json())
         state = FlatPolicy(self.spec, torch.device("cpu")).load(flat.cpu()).state_dict()
         self._side.attempt(BEST_FILE, lambda: save_weights(self.folder / BEST_FILE, state, about))
         self._side.attempt(ACTOR_FILE, lambda: save_actor_pth(self.folder / ACTOR_FILE, state))
 
 
-def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec]:
-    """The policy in a run folder; one that is named by import path only if the user allows it."""
+def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec, Units]:
+    """The policy in a run folder, one that is named by import path only if the user allows it, and its units."""
     path = folder / BEST_FILE
 
     def check(shapes: Shapes, about: Mapping[str, str]) -> None:
@@ -50,12 +55,22 @@ def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec]:
         spec = spec_from(about)
         policy = spec.build(allow_import)
         policy.load_state_dict(tensors)
+        units = units_from(about, tensors, folder)
     except (Refused, CheckpointError):
         raise
     except Exception as error:  # a description from anywhere: whatever the constructor trips over, the file is unusable
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path} does not hold a policy of this version: {reason:.300}") from None
-    return policy.requires_grad_(False), spec
+    return policy.requires_grad_(False), spec, units
+
+
+def units_from(about: Mapping[str, str], tensors: Mapping[str, Tensor], folder: Path) -> Units:
+    """The units of the environment; a choice that is observed becomes as many numbers, so a layer must be as wide."""
+    shown = parse_json(about["spaces"].encode(), "its description")["observation"]
+    widest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
+    if shown is not None and shown["kind"] == "discrete" and shown["n"] > widest:
+        raise ValueError(f"an observation of {shown['n']} choices fits no layer of it")
+    return Units(about["spaces"], spec_from(about).obs, str(folder))
 
 
 def spec_from(about: Mapping[str, str]) -> PolicySpec:

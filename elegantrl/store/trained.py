@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from ..agents.fusion import normalize_weights
 from ..config.run import RunConfig
@@ -15,17 +15,28 @@ from ..envs import make_env
 from ..errors import CheckpointError, ConfigError
 from ..nets.policies import EnsemblePolicy, Policy, PolicySpec
 from ..roles.evaluator import Evaluator, Score
-from ..types import Weights, vector_dim
+from ..tree import Tree
+from ..types import Weights
 from .best import BEST_FILE, load_best
+from .units import Units
 from .untrusted import check_env_id, check_env_kwargs, load_config
 
 
 class TrainedPolicy:
     """The best policy of a run."""
 
-    def __init__(self, policy: Policy, spec: PolicySpec, config: RunConfig, folder: Path, allow_import: bool = False):
-        self.policy, self.spec, self.config = policy, spec, config
+    def __init__(
+        self,
+        policy: Policy,
+        spec: PolicySpec,
+        units: Units,
+        config: RunConfig,
+        folder: Path,
+        allow_import: bool = False,
+    ):
+        self.policy, self.spec, self.units, self.config = policy, spec, units, config
         self.folder, self.allow_import = folder, allow_import
+        self._generator = torch.Generator().manual_seed(0)
 
     @classmethod
     def load(cls, run_dir: str | Path, allow_import: bool = False) -> TrainedPolicy:
@@ -46,20 +57,21 @@ class TrainedPolicy:
         """Several runs as one policy: the weighted average of their best policies, equal weights by default."""
         members = [cls.load(run_dir, allow_import) for run_dir in run_dirs]
         shares = normalize_weights(weights, len(members))
-        first = members[0].spec
+        first = members[0]
         for run_dir, member in zip(run_dirs, members, strict=True):
-            if (member.spec.obs, member.spec.action) != (first.obs, first.action):
+            same_sizes = (member.spec.obs, member.spec.action) == (first.spec.obs, first.spec.action)
+            if not same_sizes or member.units.action_space != first.units.action_space:
                 raise ConfigError(
                     f"{run_dir} was trained on {member.config.env.id}, whose observations or actions are not those of"
-                    f" {members[0].config.env.id}; an ensemble needs one kind of task"
+                    f" {first.config.env.id}; an ensemble needs one kind of task"
                 )
         votes = {"members": [m.spec.to_json() for m in members], "weights": shares}
-        spec = PolicySpec("ensemble", first.obs, first.action, kwargs=votes)
+        spec = PolicySpec("ensemble", first.spec.obs, first.spec.action, kwargs=votes)
         policy = spec.build(allow_import=True)  # the members have been built before
         assert isinstance(policy, EnsemblePolicy)
         for own, member in zip(policy.members, members, strict=True):
             own.load_state_dict(member.policy.state_dict())
-        return cls(policy.requires_grad_(False), spec, members[0].config, members[0].folder, allow_import)
+        return cls(policy.requires_grad_(False), spec, first.units, first.config, first.folder, allow_import)
 
     @property
     def acts_by_choice(self) -> bool:
@@ -67,12 +79,41 @@ class TrainedPolicy:
         return self.spec.action.kind != "continuous"
 
     @torch.no_grad()
-    def act(self, obs: Any) -> np.ndarray:
-        """The best known action for one observation or a batch of them; continuous ones in [-1, 1]."""
-        x = torch.as_tensor(np.asarray(obs, dtype=np.float32))
-        batch = x.reshape(-1, vector_dim(self.spec.obs))
-        action, _ = self.policy.act(batch, self.policy.initial_carry(len(batch)))
-        return np.asarray(action.squeeze(0) if batch.shape[0] == 1 and x.dim() < 2 else action)
+    def act(
+        self,
+        obs: Any,
+        carry: dict[str, Any] | None = None,
+        *,
+        stochastic: bool = False,
+        seed: int | torch.Generator | None = None,
+    ) -> Any:
+        """What ``env.step`` takes for one observation of the environment, or for a batch of them.
+
+        It is the best known action; with ``stochastic`` a sample of the policy as it explored when it was saved, drawn
+        from ``seed``, which is a number, a generator, or None for one stream of this object. ``carry`` is for policies
+        that know earlier steps: a dict, empty at the beginning of an episode, in which the policy keeps what it must
+        know at the next step. Without one each call begins anew.
+        """
+        batch, num, single = self.units.encode(obs)
+        memory = {} if carry is None else carry
+        before = memory.get("carry", self.policy.initial_carry(num))
+        if stochastic:
+            generator = seed if isinstance(seed, torch.Generator) else self._generator
+            if isinstance(seed, int):
+                generator = torch.Generator().manual_seed(seed)
+            action, after = self._sample(batch, num, before, generator)
+        else:
+            action, after = self.policy.act(batch, before)
+        memory["carry"] = after
+        taken = self.units.decode(action)
+        return taken[0] if single else taken
+
+    def _sample(self, batch: Tree, num: int, carry: Tree, generator: torch.Generator) -> tuple[Tensor, Tree]:
+        if isinstance(self.policy, EnsemblePolicy):
+            raise ConfigError("an ensemble averages decisions and has none to sample; leave stochastic out")
+        (draw,) = self.policy.draw(1, num, generator)
+        acted = self.policy.explore(batch, carry, draw)
+        return acted.action, acted.carry
 
     def evaluate(self, episodes: int = 20, seed: int = 0, env: Any = None) -> Score:
         """Returns of ``episodes`` episodes without exploration.

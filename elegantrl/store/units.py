@@ -1,0 +1,84 @@
+"""From what an environment shows to what a policy sees, and from its actions to what ``env.step`` takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from ..envs.space_text import spaces_from
+from ..envs.spaces import ActionCodec, ObsCodec
+from ..errors import SpecError
+from ..tree import Tree, map_leaves, named_leaves
+from ..types import Leaf
+
+
+class Units:
+    """The units of one environment, from the description of its spaces."""
+
+    def __init__(self, text: str, obs: Tree, name: str):
+        self.name, self.obs = name, obs
+        self.observation_space, self.action_space = spaces_from(text)
+        self._codec = None if self.observation_space is None else ObsCodec(name, self.observation_space)
+        ActionCodec(name, self.action_space, 1)  # an error if actions of this kind are unknown
+
+    def encode(self, obs: Any) -> tuple[Tree, int, bool]:
+        """Observations as the policy sees them [N, ...], N, and whether ``obs`` was a single one."""
+        if self._codec is None:
+            return self._encode_tree(obs)
+        kinds = "iu" if isinstance(self.observation_space, spaces.Discrete) else "fiub"
+        batch, single = self._checked(obs, self._codec.shape, kinds)
+        space = self.observation_space
+        if isinstance(space, spaces.Discrete) and ((batch < space.start) | (batch >= space.start + space.n)).any():
+            raise SpecError(
+                f"the observation for {self.name} is {obs}, expected numbers from {space.start} to"
+                f" {space.start + space.n - 1}"
+            )
+        return torch.as_tensor(self._codec.encode(self._codec.frame(batch))), len(batch), single
+
+    def _encode_tree(self, obs: Any) -> tuple[Tree, int, bool]:
+        """Observations of an environment made of tensors: the leaves a policy was built for."""
+        found: list[tuple[int, bool]] = []
+
+        def encode(leaf: Leaf, part: Any) -> Tensor:
+            batch, single = self._checked(part, leaf.shape, "fiub")
+            found.append((len(batch), single))
+            return torch.as_tensor(batch, dtype=leaf.torch_dtype)
+
+        try:
+            tree = map_leaves(encode, self.obs, obs)
+        except (LookupError, TypeError, ValueError) as error:
+            if isinstance(error, SpecError):
+                raise
+            raise SpecError(
+                f"the observation for {self.name} has not the parts {sorted(named_leaves(self.obs))}"
+            ) from None
+        if len(set(found)) != 1:
+            raise SpecError(f"the parts of the observation for {self.name} are not equally many")
+        return tree, *found[0]
+
+    def _checked(self, obs: Any, shape: tuple[int, ...], kinds: str) -> tuple[Any, bool]:
+        """``obs`` as an array [N, *shape] of finite numbers, and whether it came without N."""
+        try:
+            array = np.asarray(obs)
+        except ValueError as error:  # rows of different lengths
+            raise SpecError(f"the observation for {self.name} is no array: {error}") from None
+        if array.shape != shape and array.shape[1:] != shape:
+            raise SpecError(
+                f"the observation for {self.name} has the shape {array.shape}, expected {shape}, or {('N', *shape)} for"
+                f" N of them"
+            )
+        if array.dtype.kind not in kinds:
+            expected = "whole numbers" if kinds == "iu" else "numbers"
+            raise SpecError(f"the observation for {self.name} has the dtype {array.dtype}, expected {expected}")
+        if not np.isfinite(array).all():
+            raise SpecError(f"the observation for {self.name} has NaN or infinity, expected finite numbers")
+        return (array[None], True) if array.shape == shape else (array, False)
+
+    def decode(self, action: Tensor) -> Any:
+        """Actions [N, ...] in the bounds, the shape and the type of the environment's action space."""
+        taken = ActionCodec(self.name, self.action_space, len(action)).decode(action)
+        return np.asarray(taken).astype(self.action_space.dtype, copy=False)
