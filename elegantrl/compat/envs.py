@@ -24,6 +24,7 @@ from ..envs import GymVecEnv, VecEnv, make_env
 from ..envs.vec_env import raise_faults
 from ..errors import ConfigError, SpecError, did_you_mean
 from .fields import UnknownField
+from .lanes import AttributeVecEnv, LaneMaker, has_lanes
 
 OLD_IDS = {
     "CartPole-v0": "CartPole-v1",
@@ -98,11 +99,20 @@ def origin_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Origin:
             raise ConfigError(f"env_args {sorted(late)} come too late for an instance; pass its class instead")
         if isinstance(env, BuiltEnv):
             return env.origin
-        lanes = env.spec.num_envs if isinstance(env, VecEnv) else getattr(env, "num_envs", 1)
-        return Origin(with_spaces(env), env_name(env), {}, claims, lanes)
+        source = with_spaces(env)
+        lanes = source.spec.num_envs if isinstance(source, VecEnv) else getattr(env, "num_envs", 1)
+        return Origin(source, env_name(env), {}, claims, lanes)
     if callable(env):
-        return Origin(_maker(env), env_name(env), _arguments(env, args), claims, lanes)
+        return _origin_of_factory(env, args, claims, lanes)
     raise ConfigError(f"{env!r} is no environment; pass an id, a class, a function or an instance")
+
+
+def _origin_of_factory(factory: Any, args: dict[str, Any], claims: dict[str, Any], lanes: int) -> Origin:
+    kwargs = _arguments(factory, args)
+    if "env_num" in (parameters := inspect.signature(factory).parameters):
+        kwargs.pop("env_num", None)  # each group of lanes and the evaluation have a number of their own
+        lanes = int(args.get("num_envs", args.get("env_num", parameters["env_num"].default)))
+    return Origin(_maker(factory), env_name(factory), kwargs, claims, lanes)
 
 
 def _is_gym_make(thing: Any) -> bool:
@@ -128,6 +138,8 @@ def _maker(factory: Any) -> Callable[..., Any]:
     if (isinstance(factory, type) and issubclass(factory, VecEnv)) or kwargs_filter(factory, {"num_envs": 1}):
         made: Callable[..., Any] = factory
         return made
+    if kwargs_filter(factory, {"env_num": 1}):
+        return LaneMaker(factory, bool(kwargs_filter(factory, {"device_id": 0})))
     return _Maker(factory)
 
 
@@ -148,9 +160,7 @@ def with_spaces(env: Any) -> Any:
     name = type(env).__name__
     if missing := [a for a in ("state_dim", "action_dim", "if_discrete") if not hasattr(env, a)]:
         raise SpecError(f"environment {name!r} has neither an action_space nor the attribute {missing[0]}; add one")
-    if max(getattr(env, "num_envs", 1), getattr(env, "env_num", 1)) > 1:
-        raise SpecError(f"environment {name!r} has lanes of its own; derive it from elegantrl.envs.TensorEnv")
-    return _WithSpaces(env)
+    return AttributeVecEnv(env) if has_lanes(env) else _WithSpaces(env)
 
 
 class _WithSpaces:

@@ -11,8 +11,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from samples import short
+from samples import Chase, short
 
+from elegantrl import build_env, check_env
+from elegantrl.compat.lanes import AttributeVecEnv
 from elegantrl.errors import ConfigError
 
 
@@ -272,3 +274,46 @@ def test_settings_of_the_isaac_pages_with_another_vector_environment():
     with pytest.warns(UserWarning, match="a tournament of 8 agents"):
         result = train_and_evaluate_mp(args, python_path=".../bin/python3")
     assert result.summary["num_envs"] == 64 and has_result(args.cwd)
+
+
+# ---- the tutorial of vector environments
+
+
+@pytest.mark.parametrize("as_instance", [False, True])
+def test_a_vector_environment_as_the_tutorial_writes_it(as_instance):
+    """N11: it was refused."""
+    from elegantrl.agents.AgentPPO import AgentPPO
+    from elegantrl.run import Arguments, train_and_evaluate
+
+    if as_instance:
+        args = Arguments(AgentPPO, env=Chase(env_num=8))
+    else:
+        args = Arguments(AgentPPO, env_func=Chase, env_args={"env_num": 8, "dim": 2})
+    assert (args.env_num, args.state_dim, args.max_step, args.target_return) == (8, 8, 32, 6.3)
+    args.target_step, args.net_dim = 16, 16
+    result = train_and_evaluate(short(args))
+    assert result.summary["num_envs"] == 8 and result.summary["episodes"] > 8 and has_result(args.cwd)
+
+
+def test_a_vector_environment_of_the_tutorial_in_processes():
+    from elegantrl.agents.AgentPPO import AgentPPO
+    from elegantrl.run import Arguments, train_and_evaluate_mp
+
+    args = Arguments(AgentPPO, env_func=Chase, env_args={"env_num": 8})
+    args.target_step, args.net_dim, args.worker_num = 16, 16, 2
+    assert train_and_evaluate_mp(short(args)).summary["num_envs"] == 16
+
+
+def test_a_vector_environment_of_the_tutorial_keeps_the_contract():
+    assert build_env(Chase).num_envs == 4096
+    env = AttributeVecEnv(Chase(env_num=6))
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    check_env(env)
+    assert torch.equal(torch.get_rng_state(), before[0]) and (np.random.get_state()[1] == before[1]).all()
+    env.reset(3)
+    steps = [env.step(torch.zeros(6, 2)) for _ in range(32)]
+    cut = steps[-1].truncated
+    assert cut.any() and not (cut & steps[-1].terminated).any()
+    # A successor that is not known is the state before, never that of the next episode.
+    assert torch.equal(steps[-1].next_obs[cut], steps[-2].obs[cut])
+    assert not torch.equal(steps[-1].obs[cut], steps[-1].next_obs[cut])
