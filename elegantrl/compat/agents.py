@@ -173,8 +173,7 @@ class DocumentedAgent(Settings):
         found = vector_dim(trained.spec.obs), trained.spec.action.num_outputs
         if any(wanted not in (None, actual) for wanted, actual in zip(self._dims, found, strict=True)):
             raise CheckpointError(f"the agent in {folder} has (state_dim, action_dim) {found}, not {self._dims}")
-        action = action_spec(trained.acts_by_choice, found[1])
-        spec = EnvSpec(trained.config.env.id, found[:1], action, 1)
+        spec = EnvSpec(trained.config.env.id, trained.spec.obs, trained.spec.action, 1)
         self._by_hand = self._build(spec, config, name)
         self._by_hand.agent.policy.load_state_dict(trained.policy.state_dict())
 
