@@ -6,14 +6,8 @@ bootstraps from where its episode really was and a terminated one from nothing; 
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-Array = NDArray[Any]
 
 
 def gae(
@@ -65,22 +59,11 @@ def vtrace(
     return value + correction_TN, rho_TN * advantage_TN if weigh_advantage else advantage_TN
 
 
+@torch.no_grad()
 def discounted_sum(term: Tensor, decay: Tensor) -> Tensor:
-    """x_t = term_t + decay_t * x_{t+1}, from the last row backwards."""
-    if term.device.type == "cpu" and not torch.is_grad_enabled():
-        return _discounted_sum_in_numpy(term.numpy(), decay.numpy())
-    total = torch.zeros_like(term[0])
-    out = []
-    for term_N, decay_N in zip(term.flip(0).unbind(), decay.flip(0).unbind(), strict=True):
-        total = torch.addcmul(term_N, decay_N, total)
-        out.append(total)
-    return torch.stack(out[::-1])
-
-
-def _discounted_sum_in_numpy(term: Array, decay: Array) -> Tensor:
-    out = np.empty_like(term)
-    total = np.zeros_like(term[0])
-    for t in range(len(term) - 1, -1, -1):  # rows of a few lanes: here a call of NumPy's costs a quarter of torch's
-        total = np.multiply(decay[t], total, out=out[t])
-        total += term[t]
-    return torch.from_numpy(out)
+    """x_t = term_t + decay_t * x_{t+1}, from the last row backwards; nothing flows back through it."""
+    total = term.clone()
+    row, factor = total.unbind(), decay.unbind()
+    for t in reversed(range(len(row) - 1)):
+        row[t].add_(factor[t] * row[t + 1])
+    return total

@@ -111,13 +111,25 @@ def test_agents_leave_devices_and_the_terminal_alone(path: Path) -> None:
         lines = [line for line in text.splitlines(keepends=True) if word in line]
         # Setting a generator's state takes a tensor on the host, whatever device it draws on.
         lines = [line for line in lines if "set_state(" not in line]
-        if word == ".numpy(" and path.name == "returns.py":  # which ask first whether it is a CPU
-            assert 'device.type == "cpu"' in text
-            continue
         assert not lines, f"{path.name}: {lines[0].strip()}"
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
             assert len(node.args) == 2, f"{path.name}:{node.lineno} hides a missing attribute"
+
+
+FORBIDDEN_IN_AGENTS = {"os", "mmap", "time", "multiprocessing", "threading", "logging", "numpy", "torch.distributed"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "agents").glob("*.py")), ids=lambda path: path.name)
+def test_agents_know_no_process_file_clock_or_array(path: Path) -> None:
+    """An agent is mathematics on tensors; accelerators, which need the machine, live in ``fast``."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    assert not {name for name in found if name in FORBIDDEN_IN_AGENTS or name.split(".")[0] in FORBIDDEN_IN_AGENTS}
 
 
 EXCEPTIONS = {name for name, value in [*vars(builtins).items(), *vars(errors).items()]
