@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -35,6 +36,8 @@ class AgentConfig(Section):
     """Discount per environment step."""
     lr: float = tunable(3e-4, 1e-5, 1e-2, "log", gt=0.0)
     """Learning rate of Adam."""
+    adam_epsilon: float = setting(1e-5, gt=0.0)
+    """Added to the root of Adam's second moment: larger values damp steps along directions with small gradients."""
     lr_schedule: Schedule = "constant"
     """`linear` lets the learning rate fall to zero over `schedule_steps`."""
     schedule_steps: int = setting(100_000, ge=1)
@@ -134,6 +137,15 @@ class Agent(nn.Module, ABC):
     def share_left(self, schedule: Schedule, env_steps: int) -> float:
         """What a schedule leaves of its value by now."""
         return 1.0 if schedule == "constant" else max(0.0, 1.0 - env_steps / self.config.schedule_steps)
+
+    def optimizer(self, params: Iterable[nn.Parameter]) -> GradStep:
+        """Adam with the config's settings on these parameters."""
+        c = self.config
+        return GradStep(params, self.hypers.lr, c.max_grad_norm, c.adam_epsilon)
+
+    def is_finite(self) -> Tensor:
+        """Whether every gradient so far was finite, its square too; on the device, for a reader that decides when."""
+        return torch.stack([step.sum_of_squares for step in self.grad_steps().values()]).isfinite().all()
 
     def grad_steps(self) -> dict[str, GradStep]:
         """The optimisers by attribute name."""

@@ -17,7 +17,7 @@ from ..nets.policies import QPolicy
 from ..types import EnvSpec, Metrics, Transition
 from .base import Agent
 from .off_policy import ReplayConfig, td_loss
-from .optim import GradStep, Target
+from .optim import Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class AgentDQN(Agent):
     def __init__(self, spec: EnvSpec, config: DQNConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
         self.policy = self.build_policy("q", spec, device, dueling=config.dueling, layer_norm=config.layer_norm)
-        self.step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
+        self.step = self.optimizer(self.policy.parameters())
         self.policy_target = deepcopy(self.policy)
         self.target = Target(self.policy_target, self.step)
 

@@ -119,7 +119,7 @@ class AgentActorCritic(Agent):
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
         self.critic = self.build_critic(spec).to(device)
-        self.critic_step = GradStep(self.critic.parameters(), self.hypers.lr, config.max_grad_norm)
+        self.critic_step = self.optimizer(self.critic.parameters())
         self.critic_target = deepcopy(self.critic)
         self.target = Target(self.critic_target, self.critic_step)
         if config.target_critics == "subset":

@@ -21,7 +21,6 @@ from ..nets.layers import BLOCK_ROWS, Init
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
 from ..types import EnvSpec, Metrics, Rollout
 from .base import Agent, AgentConfig, Schedule
-from .optim import GradStep
 from .returns import gae, vtrace
 
 
@@ -80,7 +79,7 @@ class AgentOnPolicy(Agent):
         self.value = value_net(spec.obs, config.net(), config.layer_norm).to(device)
         self.register_buffer("entropy_left", torch.ones((), device=device))
         params = [*self.policy.parameters(), *self.value.parameters()]
-        self.step = GradStep(params, self.hypers.lr, config.max_grad_norm)
+        self.step = self.optimizer(params)
 
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)

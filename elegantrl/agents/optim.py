@@ -15,18 +15,26 @@ from .averaging import OneRank
 class GradStep:
     """Adam on one flat tensor that the given parameters become views of: every part of a step is one kernel."""
 
-    BETA1, BETA2, EPS = 0.9, 0.999, 1e-5
+    BETA1, BETA2 = 0.9, 0.999
     averaging = OneRank()
     """Who else computes a part of the gradient; replaced by an agent that learns together with others."""
 
-    def __init__(self, params: Iterable[nn.Parameter], lr: Tensor, max_grad_norm: float | None = None):
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        lr: Tensor,
+        max_grad_norm: float | None = None,
+        epsilon: float = 1e-5,
+    ):
         self.params = list(params)
         self.flat = flatten_(self.params)
         # A tensor, so that a schedule or a population changes it in place.
         self.lr = lr.detach().clone()
-        self.max_grad_norm = max_grad_norm
+        self.max_grad_norm, self.epsilon = max_grad_norm, epsilon
         self.mean, self.square = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.count = torch.zeros((), device=self.flat.device)
+        self.sum_of_squares = torch.zeros((), device=self.flat.device)
+        """Of all gradient norms so far; infinite or NaN for ever once a gradient was so, or its square overflowed."""
 
     def __call__(self, loss: Tensor) -> Tensor:
         """Minimise ``loss`` by one step; return the gradient norm before clipping."""
@@ -42,13 +50,14 @@ class GradStep:
         # Before the norm is taken: what is clipped is the gradient of the whole batch.
         grad = self.averaging.average(grad)
         norm = torch.linalg.vector_norm(grad)
+        self.sum_of_squares.addcmul_(norm, norm)
         if self.max_grad_norm is not None:
             grad *= (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         self.count += 1
         # The kernel of torch.optim.Adam(fused=True) without an Optimizer's bookkeeping, which costs more than it.
         torch._fused_adam_(
             [self.flat], [grad], [self.mean], [self.square], [], [self.count], lr=self.lr, beta1=self.BETA1,
-            beta2=self.BETA2, weight_decay=0.0, eps=self.EPS, amsgrad=False, maximize=False,
+            beta2=self.BETA2, weight_decay=0.0, eps=self.epsilon, amsgrad=False, maximize=False,
         )  # fmt: skip
         return norm
 

@@ -31,9 +31,9 @@ class AgentSAC(AgentActorCritic):
     def __init__(self, spec: EnvSpec, config: SACConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
         self.policy = self.make_policy(spec, device)
-        self.actor_step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
+        self.actor_step = self.optimizer(self.policy.parameters())
         self.log_alpha = nn.Parameter(torch.tensor(config.alpha_init, device=device).log())
-        self.alpha_step = GradStep([self.log_alpha], self.hypers.lr)
+        self.alpha_step = GradStep([self.log_alpha], self.hypers.lr, epsilon=config.adam_epsilon)
         self.target_entropy = config.target_entropy_per_dim * spec.action.num_outputs
 
     def make_policy(self, spec: EnvSpec, device: torch.device) -> SquashedPolicy:

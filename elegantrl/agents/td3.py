@@ -16,7 +16,7 @@ from ..nets.critics import EnsembleCritic
 from ..nets.policies import DeterministicPolicy, NoiseKind
 from ..types import EnvSpec, Metrics, Transition
 from .off_policy import ActionNoise, ActorCriticConfig, AgentActorCritic
-from .optim import GradStep, Target
+from .optim import Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class AgentTD3(AgentActorCritic):
         super().__init__(spec, config, device, seed)
         noise = {"noise": config.noise, "noise_std": config.noise_std, "warm_up_hold": config.warm_up_hold}
         self.policy = self.build_policy("deterministic", spec, device, **noise)
-        self.actor_step = GradStep(self.policy.parameters(), self.hypers.lr, config.max_grad_norm)
+        self.actor_step = self.optimizer(self.policy.parameters())
         self.policy_target = deepcopy(self.policy)
         self.actor_target = Target(self.policy_target, self.actor_step)
         self.actor_metrics: Metrics = {}

@@ -151,3 +151,28 @@ def test_a_worker_builds_no_critic_and_no_optimiser(name: str, kind: str, monkey
     assert fragment.rollout.reward.shape == (4, 2)
     tensors: list[Tensor] = worker.policy.policy.tensors()
     assert sum(t.numel() for t in tensors) == learner.weights().flat.numel()
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_a_reward_that_overflows_the_moments_is_noticed(
+    make_spec: MakeSpec, make_data: Callable[..., Any], name: str, kind: str
+) -> None:
+    # R2: one finite reward spike left second moments of a critic at infinity, silently.
+    agent = build(
+        name, make_spec(kind, num_envs=2), **({"normalize_advantage": False} if name in ("ppo", "a2c") else {})
+    )
+    data = make_data(agent, kind)
+    agent.update(data)
+    assert agent.is_finite()
+    agent.update(data._replace(reward=data.reward.clone().index_fill_(0, torch.tensor([3]), 1e25)))
+    agent.update(data)
+    moments = [step.square for step in agent.grad_steps().values()]
+    if not all(x.isfinite().all() for x in moments):
+        assert not agent.is_finite()
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_adams_epsilon_is_a_setting(make_spec: MakeSpec, name: str, kind: str) -> None:
+    # C11: it was 1e-5 for all.
+    agent = build(name, make_spec(kind), adam_epsilon=1e-3)
+    assert {step.epsilon for step in agent.grad_steps().values()} == {1e-3}

@@ -22,12 +22,13 @@ def loss_of(net: nn.Module, step: int, scale: float = 1.0) -> Tensor:
     return scale * (net(x) - 1.0).square().mean()
 
 
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-5, 0.1])
 @pytest.mark.parametrize("max_norm", [None, 0.05])
-def test_equals_torch_adam_step_by_step(max_norm: float | None) -> None:
+def test_equals_torch_adam_step_by_step(max_norm: float | None, epsilon: float) -> None:
     ours = small_net()
     theirs = deepcopy(ours)
-    step = GradStep(ours.parameters(), torch.tensor(0.01), max_norm)
-    adam = torch.optim.Adam(theirs.parameters(), lr=0.01, eps=GradStep.EPS)
+    step = GradStep(ours.parameters(), torch.tensor(0.01), max_norm, epsilon)
+    adam = torch.optim.Adam(theirs.parameters(), lr=0.01, eps=epsilon)
     for i in range(30):
         norm = step(loss_of(ours, i))
         adam.zero_grad()
@@ -133,3 +134,16 @@ def test_target_does_not_share_memory_with_its_source() -> None:
     before = [p.clone() for p in target.parameters()]
     step(loss_of(source, 0))
     assert all(torch.equal(a, b) for a, b in zip(before, target.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("spike", [1e25, float("inf"), float("nan")])
+def test_one_spike_is_never_forgotten(spike: float) -> None:
+    # R2: a finite gradient of 1e25 left infinite second moments, and nothing noticed.
+    p = nn.Parameter(torch.zeros(3))
+    step = GradStep([p], torch.tensor(0.1))
+    for scale in (1.0, 1e3, 1.0):
+        step(scale * p.sum())
+    assert step.sum_of_squares.isfinite()
+    step(spike * p.sum())
+    step(p.sum())
+    assert not step.sum_of_squares.isfinite()
