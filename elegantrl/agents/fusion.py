@@ -1,18 +1,19 @@
 """Model fusion: several training states of one kind of agent become one, by weighted averages.
 
 Pure functions on what ``Agent.training_state`` returns: networks, their targets, temperatures and the optimisers'
-moments are averaged; statistics of observations are pooled. Counters and random streams are those of the first state,
-which is the one that lives on.
+moments are averaged; statistics of observations are pooled, and the policy's normaliser is computed from the pooled
+ones. Counters and random streams are those of the first state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from ..errors import ConfigError
+from ..nets.normalize import ObsNorm, RunningStats
 from ..types import State
 
 
@@ -24,13 +25,14 @@ def fuse(states: Sequence[State], weights: Sequence[float] | None = None) -> Sta
     for state in states[1:]:
         if set(state["modules"]) != names or set(state["optimizers"]) != set(first["optimizers"]):
             raise ConfigError("agents of different kinds cannot be fused; fuse runs of one agent with equal settings")
-    # Windows of the H-term are data, not weights: an average of two trajectories is none.
+    # Windows of the H-term are data, not weights: an average of two trajectories is no trajectory.
     data = {name: value for name, value in first["modules"].items() if name.startswith("h_term.")}
+    stats = pool([s["obs_stats"] for s in states])
     return {
         **first,
-        "modules": average([s["modules"] for s in states], shares) | data,
+        "modules": average([s["modules"] for s in states], shares) | data | normalizer(stats, names),
         "optimizers": {name: average([s["optimizers"][name] for s in states], shares) for name in first["optimizers"]},
-        "obs_stats": pool([s["obs_stats"] for s in states]),
+        "obs_stats": stats,
     }
 
 
@@ -57,6 +59,18 @@ def pool(stats: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     mean = sum((s["mean"] * (s["count"] / count.clamp(min=1)) for s in stats), torch.zeros_like(stats[0]["mean"]))
     m2 = sum((s["m2"] + s["count"] * (s["mean"] - mean).square() for s in stats), torch.zeros_like(mean))
     return {"count": count, "mean": mean, "m2": m2}
+
+
+def normalizer(stats: dict[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """The normalisers among the modules, from pooled statistics; an average would jump at the next observation."""
+    if not stats:
+        return {}
+    running = RunningStats(stats["mean"].shape[-1], stats["mean"].device)
+    running.load_state_dict(stats)
+    norm = ObsNorm(stats["mean"].shape[-1]).to(stats["mean"].device)
+    running.write_to(norm)
+    values = {f".norm.{name}": value for name, value in norm.named_buffers()}
+    return {name: value.clone() for name in names for end, value in values.items() if name.endswith(end)}
 
 
 def normalize_weights(weights: Sequence[float] | None, number: int) -> list[float]:

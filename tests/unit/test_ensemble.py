@@ -14,7 +14,8 @@ from elegantrl.agents.fusion import fuse
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.agents.sac import AgentSAC, SACConfig
 from elegantrl.errors import ConfigError
-from elegantrl.nets.normalize import RunningStats
+from elegantrl.nets.normalize import ObsNorm, RunningStats
+from elegantrl.registry import build_agent, find_agent
 from elegantrl.runtime.run import RunResult
 from elegantrl.store.trained import TrainedPolicy
 from elegantrl.types import EnvSpec, Rollout
@@ -100,6 +101,24 @@ def test_fusing_two_is_the_documented_half_of_both_and_weights_shift_it(
     torch.testing.assert_close(quarter, (0.25 * a.policy.net[0].weight + 0.75 * b.policy.net[0].weight).detach())
     alone = fuse([state_a])
     assert all(torch.equal(value, state_a["modules"][name]) for name, value in alone["modules"].items())
+
+
+@pytest.mark.parametrize("name", ["ppo", "td3"])
+def test_the_inputs_of_a_fused_policy_do_not_jump(make_spec: MakeSpec, name: str) -> None:
+    # C4: the policy's normaliser was averaged while the statistics were pooled.
+    entry, spec = find_agent(name), make_spec("continuous")
+    agents = [build_agent(entry, spec, entry.config(hidden=(8,), normalize_obs=True), CPU, seed) for seed in range(2)]
+    parts = [torch.randn(10, 3), 5 + 2 * torch.randn(30, 3)]
+    for agent, part in zip(agents, parts, strict=True):
+        agent.observe(part)
+    fused = build_agent(entry, spec, entry.config(hidden=(8,), normalize_obs=True), CPU, 9)
+    fused.load_training_state(fuse([agent.training_state() for agent in agents]))
+    norm = fused.policy.norm
+    assert isinstance(norm, ObsNorm) and fused.obs_stats is not None
+    before = norm.mean.clone(), norm.inv_std.clone()
+    fused.obs_stats.write_to(norm)
+    torch.testing.assert_close((norm.mean, norm.inv_std), before)
+    torch.testing.assert_close(norm.mean, torch.cat(parts).mean(0))
 
 
 def test_fusion_pools_what_was_seen(make_spec: MakeSpec, make_rollout: MakeRollout) -> None:
