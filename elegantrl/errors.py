@@ -65,7 +65,7 @@ class StorageError(ElegantRLError, OSError):
     exit_code = 5
 
 
-def in_words(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """``ValueError: its text`` in one line; some have no text."""
     return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
 

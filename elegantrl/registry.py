@@ -1,11 +1,15 @@
-"""Names of agents. Third parties add theirs with ``register_agent`` or an entry point of group ``elegantrl.agents``."""
+"""Names of agents. An agent is found by its registered name or by its import path, ``module:Class``.
+
+Other packages add theirs with ``register_agent`` from an entry point of group ``elegantrl.agents``.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
@@ -19,13 +23,17 @@ from .agents.redq import AgentREDQ, REDQConfig
 from .agents.sac import AgentSAC, SACConfig
 from .agents.td3 import AgentDDPG, AgentTD3, DDPGConfig, TD3Config
 from .errors import ConfigError, did_you_mean
+from .imports import find, is_import_path
 from .rng import derive_seed
 from .types import EnvSpec
 
 
 @dataclass(frozen=True, slots=True)
 class AgentEntry:
-    """What a name stands for: a class, its settings, and the settings that the name itself fixes."""
+    """What a name stands for: a class, its settings, and the settings that the name itself fixes.
+
+    A process that learns is sent the entry and not its name: what was registered in one process is unknown in another.
+    """
 
     name: str
     agent: type[Agent]
@@ -56,13 +64,52 @@ def agent_names() -> list[str]:
     return sorted(_AGENTS)
 
 
-def find_agent(name: str) -> AgentEntry:
-    """The entry called ``name``, or an error that suggests the nearest names."""
+def is_registered(name: str) -> bool:
+    return name.lower() in agent_names()
+
+
+def find_agent(agent: str | type[Agent] | AgentEntry) -> AgentEntry:
+    """The entry of a registered name, of an import path ``module:Class``, or of a class."""
+    if isinstance(agent, AgentEntry):
+        return agent
+    if isinstance(agent, type):
+        return _entry_of_class(agent)
     _load_third_parties()
-    entry = _AGENTS.get(name.lower())
-    if entry is None:
-        raise ConfigError(f"there is no agent {name!r}; {did_you_mean(name, _AGENTS)}")
-    return entry
+    entry = _AGENTS.get(agent.lower())
+    if entry is not None:
+        return entry
+    if is_import_path(agent):
+        return _entry_of_class(find(agent, {}, "agent"))
+    raise ConfigError(f"there is no agent {agent!r}; {did_you_mean(agent, _AGENTS)}")
+
+
+def _entry_of_class(agent: Any) -> AgentEntry:
+    """An entry for a class that was not registered; the annotation ``config: MyConfig`` names its settings."""
+    if not (isinstance(agent, type) and issubclass(agent, Agent)):
+        raise ConfigError(f"{agent!r} is no agent; expected a subclass of elegantrl.agents.base.Agent")
+    for entry in _AGENTS.values():
+        if entry.agent is agent and not entry.preset:
+            return entry
+    config = get_type_hints(agent).get("config")
+    if not (isinstance(config, type) and issubclass(config, AgentConfig)):
+        raise ConfigError(f"{agent.__name__} does not say which settings it has; annotate it with `config: ItsConfig`")
+    summary = (agent.__doc__ or "").strip().partition("\n")[0]
+    return AgentEntry(f"{agent.__module__}:{agent.__qualname__}", agent, config, summary, {})
+
+
+def check_importable(entry: AgentEntry) -> None:
+    """Refuse to learn in another process with an agent that only this process knows."""
+    module = sys.modules.get(entry.agent.__module__)
+    if entry.agent.__module__ == "__main__" and not hasattr(module, "__file__"):
+        where = "in a notebook or an interactive session"
+    elif "<locals>" in entry.agent.__qualname__:
+        where = "inside a function"
+    else:
+        return
+    raise ConfigError(
+        f"{entry.agent.__name__} is defined {where}, where learner processes cannot import it; move it to the top of a"
+        f" module, or learn in this process with num_learners=0"
+    )
 
 
 def build_agent(entry: AgentEntry, spec: EnvSpec, config: AgentConfig, device: torch.device, seed: int) -> Agent:

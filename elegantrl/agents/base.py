@@ -40,7 +40,9 @@ class AgentConfig(Section):
     """Added to the root of Adam's second moment: larger values damp steps along directions with small gradients."""
     lr_schedule: Schedule = "constant"
     """`linear` lets the learning rate fall to zero over `schedule_steps`."""
-    schedule_steps: int = setting(100_000, ge=1)
+    schedule_steps: int = setting(
+        100_000, ge=1, only_with={"lr_schedule": "linear", "entropy_schedule": "linear", "prioritized": True}
+    )
     """Environment steps over which schedules run. A schedule never depends on when a run is stopped."""
     hidden: tuple[int, ...] = setting((64, 64), ge=1)
     """Widths of the hidden layers of every network."""

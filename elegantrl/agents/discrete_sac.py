@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config.fields import setting
+from ..config.fields import Hidden, setting, unused
 from ..nets.layers import Stack, mlp
 from ..types import EnvSpec, Metrics, Transition
 from .off_policy import ActionNoise
@@ -27,6 +27,8 @@ class DiscreteSACConfig(SACConfig):
     target_entropy_frac: float = setting(0.3, ge=0.0, le=1.0)
     """Entropy the temperature steers to, as a share of the largest possible one."""
     alpha_init: float = setting(0.2, gt=0.0)
+    target_entropy_per_dim: Hidden[float] = unused(-1.0)
+    warm_up_hold: Hidden[int] = unused(1)
 
 
 class AgentDiscreteSAC(AgentSAC):

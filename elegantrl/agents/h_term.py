@@ -30,15 +30,15 @@ class HTermConfig:
 
     h_term: bool = False
     """Add the K-step energy of the best recent windows to the policy's loss."""
-    h_lambda: float = tunable(2**-3, 2**-10, 1.0, "log", ge=0.0)
+    h_lambda: float = tunable(2**-3, 2**-10, 1.0, "log", ge=0.0, only_with={"h_term": True})
     """Weight of that energy."""
-    h_length: int = setting(4, ge=1)
+    h_length: int = setting(4, ge=1, only_with={"h_term": True})
     """Steps of a window (K)."""
-    h_windows: int = setting(64, ge=1)
+    h_windows: int = setting(64, ge=1, only_with={"h_term": True})
     """How many of the best windows count (L)."""
-    h_gamma: float = tunable(0.8, 0.5, 0.99, gt=0.0, le=1.0)
+    h_gamma: float = tunable(0.8, 0.5, 0.99, gt=0.0, le=1.0, only_with={"h_term": True})
     """Discount within a window."""
-    h_store: int = setting(32_768, ge=1)
+    h_store: int = setting(32_768, ge=1, only_with={"h_term": True})
     """Newest steps, over all environments, among which the best windows are looked for."""
 
 

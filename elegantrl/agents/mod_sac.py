@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..config.fields import Hidden, unused
 from ..types import EnvSpec, Metrics
 from .sac import AgentSAC, SACConfig
 
@@ -22,6 +23,8 @@ READ_EVERY = 16  # updates between two host reads of an average that changes ove
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModSACConfig(SACConfig):
     """Settings of ModSAC."""
+
+    actor_interval: Hidden[int] = unused(1)
 
 
 class AgentModSAC(AgentSAC):

@@ -45,9 +45,9 @@ class ReplayConfig(AgentConfig):
     """Updates between two moves of the target network."""
     prioritized: bool = False
     """Replay transitions in proportion to their temporal-difference error."""
-    priority_alpha: float = setting(0.6, ge=0.0, le=1.0)
+    priority_alpha: float = setting(0.6, ge=0.0, le=1.0, only_with={"prioritized": True})
     """How far the error decides what is replayed: 0 not at all, 1 in full proportion."""
-    priority_beta: float = setting(0.4, ge=0.0, le=1.0)
+    priority_beta: float = setting(0.4, ge=0.0, le=1.0, only_with={"prioritized": True})
     """How far importance weights undo that bias; rises to 1 over `schedule_steps`."""
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class ActorCriticConfig(ReplayConfig, HTermConfig):
     target_critics: Aggregate = "min"
     """What the critics say of a target: their `min`imum (against over-estimation), their `mean` (against variance), or
     the minimum of a random `subset`, drawn anew for every update."""
-    subset_size: int = setting(2, ge=1)
+    subset_size: int = setting(2, ge=1, only_with={"target_critics": "subset"})
     """Critics in that random subset."""
     actor_interval: int = setting(1, ge=1)
     """Critic updates per actor update."""

@@ -40,7 +40,7 @@ class OnPolicyConfig(AgentConfig):
     """Weight of the value loss."""
     entropy_coef: float = tunable(0.0, 0.0, 0.05, ge=0.0)
     """Weight of the entropy bonus; larger explores more, 0 leaves it out of the run altogether."""
-    entropy_schedule: Schedule = "constant"
+    entropy_schedule: Schedule = setting("constant", only_with={"entropy_coef": True})
     """`linear` lets that weight fall to zero over `schedule_steps`."""
     normalize_value: bool = False
     """Let the value network work in units of its targets' mean and deviation, so that their scale does not matter."""

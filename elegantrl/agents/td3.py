@@ -32,7 +32,7 @@ class TD3Config(ActorCriticConfig):
     """Standard deviation of that noise, in units of half the action range; with `ou` that of its increments."""
     smooth_std: float = setting(0.2, ge=0.0)
     """Standard deviation of the noise on the target's next action; 0 leaves that action as it is."""
-    smooth_clip: float = setting(0.5, ge=0.0)
+    smooth_clip: float = setting(0.5, ge=0.0, only_with={"smooth_std": True})
     """The noise on the target's next action is cut at plus and minus this."""
 
 

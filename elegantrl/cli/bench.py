@@ -15,14 +15,15 @@ from rich.table import Table
 
 from ..agents.off_policy import ReplayConfig
 from ..config.resolve import resolve_config
-from ..config.run import CheckpointConfig, EvalConfig, RunConfig
+from ..config.run import RunConfig
+from ..config.sections import CheckpointConfig, EvalConfig
 from ..errors import ElegantRLError
-from ..runtime.layout import share
+from ..runtime.display import Stdout
+from ..runtime.layout import can_use_helper, largest_divisor
 from ..runtime.progress import Silent
 from ..runtime.run import run_training
 from ..store.loggers import Row
 from ..store.runlog import read_metrics
-from .display import Stdout
 from .parse import parse
 
 NEVER = 10**12
@@ -42,16 +43,16 @@ class Flags:
     """How long to try, all layouts together."""
 
 
-class Layout(NamedTuple):
-    """Words for the command line, and what they mean."""
+class Candidate(NamedTuple):
+    """Flags for the command line, and the settings that they stand for."""
 
-    words: str
+    flags: str
     execute: dict[str, Any]
     num_threads: int = 1
 
 
 class Speed(NamedTuple):
-    """Environment steps per second, and the shares of time that roles have waited."""
+    """Environment steps per second, and the fractions of time that roles have waited."""
 
     steps: float
     workers_wait: float
@@ -60,10 +61,10 @@ class Speed(NamedTuple):
 
 def main(argv: list[str]) -> int:
     flags = parse(Flags, argv, "elegantrl bench")
-    config = resolve_config(flags.agent, flags.env)[0]
-    if flags.num_envs is not None:
-        config = replace(config, env=replace(config.env, num_envs=flags.num_envs))
-    config = replace(config, env=replace(config.env, num_groups=None))  # as many as there are workers
+    env = {"num_groups": None}  # as many as there are workers
+    config, _ = resolve_config(
+        flags.agent, flags.env, {"env": env if flags.num_envs is None else env | {"num_envs": flags.num_envs}}
+    )
     console = Stdout()
     layouts = list(candidates(config, len(os.sched_getaffinity(0))))
     table = Table(title=f"{config.agent_name} on {config.env.id}, learning included", title_justify="left")
@@ -71,7 +72,7 @@ def main(argv: list[str]) -> int:
         table.add_column(name, justify="left" if name == "options" else "right")
     speeds: dict[str, float] = {}
     for layout in layouts:
-        console.print(f"trying {layout.words}", markup=False)
+        console.print(f"trying {layout.flags}", markup=False)
         try:
             speed = measure(config, layout, flags.seconds / len(layouts))
         except ElegantRLError as error:
@@ -79,32 +80,35 @@ def main(argv: list[str]) -> int:
                 raise
             console.print(f"  {error}", markup=False)
             continue
-        speeds[layout.words] = speed.steps
+        speeds[layout.flags] = speed.steps
         ratio = speed.steps / next(iter(speeds.values()))
         shares = (f"{speed.workers_wait:.0%}", f"{speed.learner_waits:.0%}")
-        table.add_row(layout.words, f"{speed.steps:,.0f}", f"{ratio:.2f}", *shares)
+        table.add_row(layout.flags, f"{speed.steps:,.0f}", f"{ratio:.2f}", *shares)
     console.print(table)
-    best = max(speeds, key=lambda words: speeds[words])
+    best = max(speeds, key=lambda flags: speeds[flags])
     console.print("--max-lag above 0 learns from slightly older data: faster steps need not mean faster learning.")
     console.print(f"fastest: elegantrl train {flags.agent} {flags.env} {best}", markup=False, soft_wrap=True)
     return 0
 
 
-def candidates(config: RunConfig, cores: int) -> Iterator[Layout]:
+def candidates(config: RunConfig, cores: int) -> Iterator[Candidate]:
     """Layouts that are worth a try, the plainest first."""
-    yield Layout("--executor inline", {"executor": "inline"})
+    yield Candidate("--executor inline", {"executor": "inline"})
     if cores > 1:
-        yield Layout(f"--executor inline --num-threads {cores}", {"executor": "inline"}, cores)
-    tried = {1, share(config.env.num_envs, cores), share(config.env.num_envs, 4 * cores)}
+        yield Candidate(f"--executor inline --num-threads {cores}", {"executor": "inline"}, cores)
+    if cores > 1 and can_use_helper(config):
+        yield Candidate("--executor inline --core-helper on", {"executor": "inline", "core_helper": "on"})
+    tried = {1, largest_divisor(config.env.num_envs, cores), largest_divisor(config.env.num_envs, 4 * cores)}
     for workers in sorted(tried):
         for lag in (0, 1):
-            words = f"--executor process --num-workers {workers}" + (f" --max-lag {lag}" if lag else "")
-            yield Layout(words, {"executor": "process", "num_workers": workers, "max_lag": lag})
+            flags = f"--executor process --num-workers {workers}" + (f" --max-lag {lag}" if lag else "")
+            yield Candidate(flags, {"executor": "process", "num_workers": workers, "max_lag": lag})
 
 
-def measure(config: RunConfig, layout: Layout, seconds: float) -> Speed:
+def measure(config: RunConfig, layout: Candidate, seconds: float) -> Speed:
     """The speed of training proper, without its first seconds."""
     agent = config.agent
+    agent = replace(agent, lr_schedule="constant")
     if isinstance(agent, ReplayConfig):  # learning is to be measured too
         agent = replace(agent, learning_starts=min(agent.learning_starts, agent.batch_size))
     train = replace(

@@ -11,10 +11,10 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import ConfigError, ElegantRLError, RoleError, in_words
+from ..errors import ConfigError, ElegantRLError, RoleError, format_error
 from ..roles.evaluator import Score
+from ..runtime.display import Stdout
 from ..store.trained import TrainedPolicy
-from .display import Stdout
 from .parse import parse
 
 
@@ -85,4 +85,4 @@ def play(policy: TrainedPolicy, flags: Flags) -> Score:
     except ElegantRLError:
         raise
     except Exception as error:
-        raise RoleError(f"evaluation failed in {flags.env or policy.config.env.id}: {in_words(error)}") from error
+        raise RoleError(f"evaluation failed in {flags.env or policy.config.env.id}: {format_error(error)}") from error

@@ -9,7 +9,7 @@ from rich.table import Table
 from ..config.recipes import tuned_environments
 from ..envs import env_names
 from ..registry import agent_names, find_agent
-from .display import Stdout
+from ..runtime.display import Stdout
 from .parse import parse
 
 

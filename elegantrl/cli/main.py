@@ -22,9 +22,28 @@ usage: elegantrl COMMAND ...
 `elegantrl COMMAND --help` explains a command. Exit codes: 0 done, 2 bad input, 3 the run failed,
 4 no usable checkpoint, 5 storage failure, 130 and 143 stopped by a signal after a commit."""
 
+TRAIN_USAGE = """\
+usage: elegantrl train AGENT ENV [OPTIONS]
+       elegantrl train --config FILE [--run-dir D] [--resume] [--allow-import]
+
+  AGENT   one of `elegantrl agents`, or module:Class of your own
+  ENV     a Gymnasium id, a tensor environment (`elegantrl envs`), envpool:ID, or module:attribute of your own
+
+`elegantrl train AGENT ENV --help` lists all settings with the defaults for that pair."""
+
+
+def usage_for(argv: list[str]) -> str | None:
+    """The usage to print instead of a command, all of it without importing torch."""
+    if not argv or argv[0] in ("-h", "--help"):
+        return USAGE
+    no_pair = len(argv) < 3 or argv[1].startswith("-") or argv[2].startswith("-")
+    if argv[0] == "train" and (len(argv) == 1 or (no_pair and {"-h", "--help"} & {*argv})):
+        return TRAIN_USAGE
+    return None
+
 
 def commands() -> dict[str, Callable[[list[str]], int]]:
-    # Imported here so that `elegantrl --help` does not wait for torch.
+    # Imported here so that `elegantrl --help` need not import torch.
     from . import bench, evaluate, lists, plot, train
 
     return {
@@ -40,14 +59,16 @@ def commands() -> dict[str, Callable[[list[str]], int]]:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; every expected error is one sentence on stderr and an exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0 if argv else 2
+    usage = usage_for(argv)
+    if usage is not None:
+        print(usage)
+        return 0 if {"-h", "--help"} & {*argv} else 2
     if argv[0] == "--version":
         from .. import __version__
 
         print(f"elegantrl {__version__}")
         return 0
+    sys.path.append(os.getcwd())  # last, so that a file here never takes the place of an installed module
     handler = logging.StreamHandler()
     # A run says itself which commits it skipped, and an error why none was left.
     handler.addFilter(lambda record: "skipping commit" not in record.msg)
@@ -63,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:  # before a run began, or the second Ctrl-C of one
         print("elegantrl: interrupted at once; a run folder keeps its last commit", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output went away, e.g. `elegantrl envs | head`
+    except BrokenPipeError:  # the reader of the output went away, e.g. `elegantrl envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

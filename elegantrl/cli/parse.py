@@ -5,32 +5,79 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from typing import TypeVar
+from typing import Any, TypeVar, get_origin
 
 import tyro
+import yaml
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from ..errors import ConfigError, did_you_mean
+from ..config.names import suggest_name
+from ..errors import ConfigError
 
 T = TypeVar("T")
 
 REPHRASED = (
-    (r"Error parsing (?:agent|eval|checkpoint): (.*)", r"\1"),  # a setting's own error names it already
+    (r"Error parsing (?:agent|env|train|execute|eval|checkpoint|[A-Z]\w*): (.*)", r"\1"),  # a setting's own error
     (r"Error parsing (--\S+): .*invalid literal for int\(\) with base 10: (.*)", r"\1 \2 is not a whole number"),
     (r"Error parsing (--\S+): .*could not convert string to float: (.*)", r"\1 \2 is not a number"),
     (r"Error parsing (--\S+): Could not find valid parse for arguments: \[(.*)\]", r"\1 cannot be \2"),
+    (r"Error parsing (--\S+): (--\S+ .*)", r"\2"),
     (r"invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*)\)", r"\2 \1 is not one of \3"),
     (r"Missing value for argument '(--\S+)'.*", r"\1 needs a value"),
     (r"Missing from .*?: (\S+).*", r"\1 is missing"),
 )
-"""What tyro says, and the same in a user's words."""
+"""What tyro says, and the same as a user would say it."""
 
-OTHER_WORDS = {
-    "--learning-rate": "--agent.lr",
-    "--total-timesteps": "--max-steps",
-    "--n-envs": "--num-envs",
-    "--out-dir": "--run-dir",
-}
-"""What settings are called elsewhere."""
+registry = ConstructorRegistry()
+"""How the values of flags are read where tyro's own way is not ours."""
+
+
+@registry.primitive_rule
+def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+    """``1e5`` is a whole number too."""
+    if info.type is not int:
+        return None
+
+    def read(words: list[str]) -> int:
+        try:
+            return int(words[0])
+        except ValueError:
+            with contextlib.suppress(ValueError, OverflowError):
+                if (number := float(words[0])) == int(number):
+                    return int(number)
+            raise
+
+    return PrimitiveConstructorSpec(1, "INT", read, lambda x: isinstance(x, int), lambda x: [str(x)])
+
+
+@registry.primitive_rule
+def named_values(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
+    """Keyword arguments as ``name=value`` words."""
+    if get_origin(info.type) is not dict:
+        return None
+    return PrimitiveConstructorSpec(
+        "*",
+        "NAME=VALUE ...",
+        parse_kwargs,
+        lambda x: isinstance(x, dict),
+        lambda values: [f"{name}={value}" for name, value in values.items()],
+    )
+
+
+def parse_kwargs(pairs: list[str]) -> dict[str, Any]:
+    """``["gravity=-5"]`` -> ``{"gravity": -5}``; values are read as YAML."""
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ValueError(f"--env-kwargs {pair!r} is not name=value")
+        if name in ("num_envs", "device"):
+            raise ValueError(f"--env-kwargs {pair!r} is a setting of the run; say --{name.replace('_', '-')} {value}")
+        try:
+            result[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"--env-kwargs {pair!r} has a value that is not YAML; put text into quotes") from None
+    return result
 
 
 def parse(kind: type[T], argv: list[str], prog: str, default: T | None = None) -> T:
@@ -40,11 +87,12 @@ def parse(kind: type[T], argv: list[str], prog: str, default: T | None = None) -
     message = io.StringIO()
     try:
         # Into a string, since on a terminal tyro draws a coloured box around its message.
-        with contextlib.redirect_stdout(message), contextlib.redirect_stderr(message):
+        with contextlib.redirect_stdout(message), contextlib.redirect_stderr(message), registry:
             args, unknown = tyro.cli(kind, args=argv, prog=prog, default=default, return_unknown_args=True)
     except SystemExit as stop:
         if stop.code == 0:  # once more, in the colours and the width of the reader's terminal
-            tyro.cli(kind, args=argv, prog=prog, default=default, return_unknown_args=True)
+            with registry:
+                tyro.cli(kind, args=argv, prog=prog, default=default, return_unknown_args=True)
         raise ConfigError(f"{_sentence(message.getvalue())}; see {prog} --help") from None
     if unknown:
         flag, see_help = unknown[0].split("=")[0], f"see {prog} --help"
@@ -56,7 +104,7 @@ def parse(kind: type[T], argv: list[str], prog: str, default: T | None = None) -
 
 
 def _sentence(text: str) -> str:
-    """The paragraph between the first two rules that tyro draws, in a user's words."""
+    """The paragraph between the first two rules that tyro draws, rephrased."""
     lines = [line.strip() for line in text.splitlines()]
     rules = [i for i, line in enumerate(lines) if set(line) == {"-"}]
     paragraph = lines[rules[0] + 1 : rules[1]] if len(rules) > 1 else lines
@@ -68,21 +116,17 @@ def _sentence(text: str) -> str:
 
 
 def _suggestion(flag: str, known: list[str]) -> str:
-    """The flags that somebody who wrote ``flag`` may have meant; empty if none is near."""
-    # Whoever leaves out the section means the setting of that name.
-    same = [name for name in known if name.rpartition(".")[2] == flag.lstrip("-")]
-    if same:
-        return f"did you mean {' or '.join(map(repr, same))}?"
-    words = {name: name for name in known} | {word: name for word, name in OTHER_WORDS.items() if name in known}
-    advice = did_you_mean(flag, words)
-    for word, name in words.items():
-        advice = advice.replace(f"'{word}'", f"'{name}'")
+    """The flags that may have been meant; empty if none is near."""
+    names = {name.lstrip("-").replace("-", "_"): name for name in known}
+    advice = suggest_name(flag.lstrip("-").replace("-", "_"), names)
+    for name in sorted(names, key=len, reverse=True):
+        advice = advice.replace(f"'{name}'", f"'{names[name]}'")
     return advice if advice.startswith("did you mean") else ""
 
 
 def _flags(kind: type[T], prog: str, default: T | None) -> list[str]:
     """Every flag that the help text of ``kind`` lists."""
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit), registry:
         tyro.cli(kind, args=["--help"], prog=prog, default=default)
     return sorted(set(re.findall(r"(?<!\S)--[a-z][\w.-]*", out.getvalue())))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..cli.display import RunDisplay
 from ..config.run import RunConfig
+from ..runtime.display import RunDisplay
 from ..runtime.run import RunResult, run_training
 from .config import Config
 from .folder import open_folder
@@ -38,6 +38,8 @@ def _train(args: Config, in_processes: bool) -> RunResult:
     config, source = args.run_config(), args.source()
     if in_processes:
         config = _with_workers(config, args.num_workers)
+    elif config.execute.executor == "auto":
+        config = replace(config, execute=replace(config.execute, executor="inline"))
     folder = Path(args.cwd)
     resume = open_folder(folder, bool(args.continue_train), args.if_remove)
     with RunDisplay(config.train.max_steps, Console()) as display:

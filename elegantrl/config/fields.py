@@ -1,12 +1,19 @@
-"""How a setting is declared: frozen dataclasses whose fields know their limits and whether they may be tuned."""
+"""How a setting is declared: frozen dataclasses whose fields know their limits and what they decide."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+import tyro
 
 from ..errors import ConfigError
+
+T = TypeVar("T")
+Hidden = Annotated[T, tyro.conf.Suppress]
+"""Annotation of a field that has no flag of its own on the command line."""
 
 
 def setting(
@@ -16,9 +23,16 @@ def setting(
     gt: float | None = None,
     le: float | None = None,
     lt: float | None = None,
+    decides_numbers: bool = True,
+    only_with: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A field with limits: at least ``ge``, above ``gt``, at most ``le``, below ``lt``."""
-    return field(default=default, metadata={"limits": (ge, gt, le, lt)})
+    """A field with limits: at least ``ge``, above ``gt``, at most ``le``, below ``lt``.
+
+    ``decides_numbers=False`` marks a setting that may differ between a run and its resume. ``only_with`` names other
+    settings of the section and the values that give this one an effect; one of them is enough, and True stands for any
+    value that is not zero, empty or false.
+    """
+    return field(default=default, metadata=_metadata((ge, gt, le, lt), decides_numbers, only_with))
 
 
 def tunable(
@@ -30,9 +44,23 @@ def tunable(
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
+    only_with: Mapping[str, Any] | None = None,
 ) -> Any:
     """A number that population training may change during a run, between ``low`` and ``high``."""
-    return field(default=default, metadata={"tunable": (low, high, scale), "limits": (ge, gt, le, None)})
+    metadata = _metadata((ge, gt, le, None), True, only_with)
+    return field(default=default, metadata=metadata | {"tunable": (low, high, scale)})
+
+
+def unused(default: Any) -> Any:
+    """A field that a subclass inherits and does not use; the subclass redeclares it as ``Hidden``."""
+    return field(default=default, metadata={"unused": True})
+
+
+def _metadata(limits: tuple[float | None, ...], decides_numbers: bool, only_with: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"decides_numbers": decides_numbers}
+    if any(limit is not None for limit in limits):
+        metadata["limits"] = limits
+    return metadata | ({"only_with": dict(only_with)} if only_with else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,3 +94,34 @@ def _within(value: Any, ge: float | None, gt: float | None, le: float | None, lt
         or (le is not None and value > le)
         or (lt is not None and value >= lt)
     )
+
+
+def used_fields(kind: type[Section] | Section) -> list[Field[Any]]:
+    """The settings of a section, without those that it inherits and does not use."""
+    return [f for f in fields(kind) if not f.metadata.get("unused")]
+
+
+def deciding_fields(section: Section) -> dict[str, Any]:
+    """The settings of a section that decide the numbers of a run."""
+    return {f.name: getattr(section, f.name) for f in used_fields(section) if f.metadata.get("decides_numbers", True)}
+
+
+def check_effect(section: Section, names: Iterable[str]) -> None:
+    """Refuse the first of these settings that has no effect beside the others of its section."""
+    known = {f.name: f for f in fields(section)}
+    for name in names:
+        value = getattr(section, name)
+        if value == known[name].default or (needed := known[name].metadata.get("only_with")) is None:
+            continue
+        present = {other: wanted for other, wanted in needed.items() if other in known}
+        if not any(_holds(getattr(section, other), wanted) for other, wanted in present.items()):
+            wanted = " or ".join(_condition(section.section, *pair) for pair in present.items())
+            raise ConfigError(f"{section.section}.{name}={value!r} has no effect without {wanted}; add that or drop it")
+
+
+def _holds(value: Any, wanted: Any) -> bool:
+    return bool(value) if wanted is True else value == wanted
+
+
+def _condition(section: str, name: str, wanted: Any) -> str:
+    return f"{section}.{name}" if wanted is True else f"{section}.{name}={wanted}"

@@ -18,7 +18,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from ..errors import CheckpointError, RoleError, SpecError, in_words, innermost_line
+from ..errors import CheckpointError, RoleError, SpecError, format_error, innermost_line
 from ..rng import derive_seed
 from ..types import EnvSpec, Fault, Leaf, State, Step
 from .episode_log import Array, EpisodeLog, digest
@@ -166,7 +166,7 @@ class GymVecEnv(VecEnv):
         try:
             first = self._reset_fns[lane](seed)
         except Exception as error:
-            raise SpecError(f"environment {self.spec.name!r}: reset fails: {in_words(error)}") from error
+            raise SpecError(f"environment {self.spec.name!r}: reset fails: {format_error(error)}") from error
         return self._obs.check_first(first)
 
     def _lane_state(self, lane: int) -> State | None:
@@ -177,7 +177,9 @@ class GymVecEnv(VecEnv):
         except Exception as error:
             if self._frame is None:  # before its first reset an environment may have no state yet
                 return None
-            raise SpecError(f"environment {self.spec.name!r}: its state cannot be saved: {in_words(error)}") from error
+            raise SpecError(
+                f"environment {self.spec.name!r}: its state cannot be saved: {format_error(error)}"
+            ) from error
 
     def _observe(self, frame: Any) -> Tensor:
         self._frame = frame
@@ -245,7 +247,7 @@ class GymVecEnv(VecEnv):
                 self._lane_states[lane].set(before)
             except Exception as error:
                 raise CheckpointError(
-                    f"environment {self.spec.name!r}: its saved state cannot be restored: {in_words(error)}"
+                    f"environment {self.spec.name!r}: its saved state cannot be restored: {format_error(error)}"
                 ) from error
         return self._reset(lane)
 
@@ -304,4 +306,4 @@ class GymVecEnv(VecEnv):
 
 def _fault(lane: int, error: BaseException) -> Fault:
     trace = "".join(traceback.format_exception(error))
-    return Fault(lane, in_words(error), innermost_line(error), trace=trace, is_breach=isinstance(error, SpecError))
+    return Fault(lane, format_error(error), innermost_line(error), trace=trace, is_breach=isinstance(error, SpecError))

@@ -13,7 +13,7 @@ import gymnasium as gym
 import torch
 from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
-from ..errors import ConfigError, ElegantRLError, SpecError, in_words
+from ..errors import ConfigError, ElegantRLError, SpecError, format_error
 from .envpool import EnvPoolVecEnv
 from .gymnasium import GymVecEnv
 from .hints import suggest
@@ -112,7 +112,7 @@ def _make_called(
                 f"environment {name!r} cannot be made with {sorted(offered | kwargs)}: {_one_line(error)}"
             ) from error
         except Exception as error:
-            raise SpecError(f"environment {name!r} cannot be made: {in_words(error)}") from error
+            raise SpecError(f"environment {name!r} cannot be made: {format_error(error)}") from error
 
     first = call(0)
     return _adapt(first, name, num_envs, device, lambda: [first, *map(call, range(1, num_envs))])
@@ -145,7 +145,7 @@ def _imported(module_name: str, path: str) -> Any:
             f"environment {path!r}: cannot import {module_name!r} ({_one_line(error)}); is its folder on PYTHONPATH?"
         ) from error
     except Exception as error:
-        raise SpecError(f"environment {path!r}: {module_name} fails when imported: {in_words(error)}") from error
+        raise SpecError(f"environment {path!r}: {module_name} fails when imported: {format_error(error)}") from error
 
 
 def _attribute(module: Any, attribute: str, path: str) -> Any:

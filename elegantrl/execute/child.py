@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..errors import RoleError, in_words
+from ..errors import RoleError, format_error
 from .base import where_raised
 from .shared import ERROR, VALUE, Channel, LimitedOutbox, Place
 
@@ -96,5 +96,5 @@ def portable(error: Exception) -> tuple[bytes, str, str]:
         body = pickle.dumps(error)
         pickle.loads(body)  # a constructor of other arguments fails only here
     except Exception:
-        body = pickle.dumps(RoleError(in_words(error)))
+        body = pickle.dumps(RoleError(format_error(error)))
     return body, text, where

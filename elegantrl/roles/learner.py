@@ -25,10 +25,11 @@ from ..devices import device_of_rank
 from ..errors import RoleError
 from ..imports import import_fast
 from ..nets.policies import PolicySpec, joined
-from ..registry import build_agent, find_agent
+from ..registry import AgentEntry, build_agent, find_agent
 from ..rng import torch_stream
 from ..types import EnvSpec, Fragment, Metrics, Rollout, State, Transition, Weights
 from .ranks import Ranks, connect
+from .warm_start import load_networks
 
 COMMON = ("agent", "env_steps", "version")
 """The parts of a learner's state that are the same for all ranks."""
@@ -46,25 +47,28 @@ class Learner:
     """Turns fragments into newer weights.
 
     One of ``num_learners`` ranks has its share of the lanes, of every batch and of the replay buffer; what is counted
-    in environment steps counts those of all ranks. ``config`` and ``spec`` are those of the whole run. If ``helped``, a
-    process on another core does a part of an agent's updates where the agent knows how, which changes no bit.
+    in environment steps counts those of all ranks. ``config`` and ``spec`` are those of the whole run. ``gradients``
+    says how losses are differentiated; with ``core_helper`` a process on a second core computes a part of each update,
+    which changes no bit. ``networks`` is the training state of an earlier agent whose networks this one starts with.
     """
 
     def __init__(
         self,
-        agent_name: str,
+        agent: AgentEntry | str,
         config: AgentConfig,
         spec: EnvSpec,
         device: torch.device,
         seed: int,
         rank: int = 0,
         num_learners: int = 1,
-        helped: bool = False,
+        gradients: str = "auto",
+        core_helper: bool = False,
+        networks: State | None = None,
     ):
         config = share_of(config, num_learners, config.horizon * spec.num_envs)
         spec = replace(spec, num_envs=spec.num_envs // num_learners)
         device = device_of_rank(device, rank)
-        self.agent: Agent = build_agent(find_agent(agent_name), spec, config, device, seed)
+        self.agent: Agent = build_agent(find_agent(agent), spec, config, device, seed)
         self.averaging = OneRank()
         if num_learners > 1:
             self.averaging = Ranks(rank, num_learners)
@@ -72,7 +76,9 @@ class Learner:
         self.config, self.device = config, device
         fast = import_fast("learning")
         if fast is not None:
-            self.agent.gradients = fast.gradients_of(self.agent, "auto", helped)
+            self.agent.gradients = fast.gradients_of(self.agent, gradients, core_helper)
+        if networks is not None:
+            load_networks(self.agent, networks)
         self.policy_tensors = self.agent.policy.tensors()  # to look for them takes as long as to copy them
         self.env_steps = 0
         self.version = 0

@@ -28,6 +28,7 @@ from ..execute.inline import InlineExecutor
 from ..execute.process import ProcessExecutor
 from ..execute.settle import keep_freed_memory, one_numpy_thread, settle_and, tiny_numbers_are_zero
 from ..nets.policies import PolicySpec
+from ..registry import AgentEntry, find_agent
 from ..roles.evaluator import Evaluator
 from ..roles.learner import Learner
 from ..roles.worker import Worker
@@ -38,13 +39,15 @@ from ..store.manifest import Commit
 from ..store.runlog import RunLog
 from ..store.side_files import SideFiles
 from ..store.trained import TrainedPolicy
-from ..types import EnvSpec
+from ..types import EnvSpec, State
+from .callback import Callback, CallbackDisplay
 from .folder import check_same_config, claim_folder, find_commit
-from .layout import is_helped
+from .layout import is_instance, uses_helper, with_layout
 from .learners import Learners
 from .progress import Display
 from .signals import resize_on_signals, stop_on_signals
 from .supervisor import Supervisor
+from .warm_start import load_networks
 from .workers import Crew, call_seconds
 
 PRELOAD = ("elegantrl.roles.worker", "elegantrl.roles.learner", "elegantrl.roles.evaluator", "elegantrl.envs")
@@ -73,11 +76,21 @@ class RunResult:
 
 
 def run_training(
-    config: RunConfig, source: Any, run_dir: str | Path | None, resume: bool, display: Display
+    config: RunConfig,
+    source: Any,
+    run_dir: str | Path | None,
+    resume: bool,
+    display: Display,
+    entry: AgentEntry | None = None,
+    eval_source: Any = None,
+    callback: Callback | None = None,
 ) -> RunResult:
     """Open or create the run folder, train, and leave it complete; what is refused leaves nothing behind."""
+    entry = entry or find_agent(config.agent_name)
+    if config.execute.executor == "auto":
+        config, _ = with_layout(config, source)
     device = pick_device(config.train.device)
-    torch.set_num_threads(torch_threads(config))
+    torch.set_num_threads(config.train.num_threads)
     keep_freed_memory()
     with contextlib.ExitStack() as cleanup:
         folder = cleanup.enter_context(claim_folder(config, run_dir, resume))
@@ -88,9 +101,10 @@ def run_training(
         # Everything that may be refused is built before the first byte is written.
         crew = gather_crew(config, source, device, display, cleanup)
         spec = crew.env_spec
-        learners = hire_learners(config, crew, device, cleanup)
+        networks = load_networks(config, folder, resume)
+        learners = hire_learners(config, entry, networks, crew, device, cleanup)
         policy_spec = learners.policy_spec
-        crew.start(policy_spec, config.train.seed, evaluator_builder(config, source, device, policy_spec))
+        crew.start(policy_spec, config.train.seed, evaluator_builder(config, source, eval_source, device, policy_spec))
         config = with_target(config, spec)
         store = Store(folder, config.checkpoint.keep)
         store.lock()
@@ -102,6 +116,8 @@ def run_training(
         info = commit_info(config, crew.exactness())
 
         keep_best = BestFile(folder, policy_spec, spec, side).save
+        if callback is not None:
+            display = CallbackDisplay(display, callback, folder, lambda reason: supervisor.request_stop(reason))
         supervisor = Supervisor(config, learners, crew, store, log, display, info, keep_best)
         if commit is not None:
             restore(supervisor, commit, store, display)
@@ -153,12 +169,19 @@ def gather_crew(
     role = partial(Worker, make, owns_envs=not is_instance(source), on_nonfinite=config.execute.on_nonfinite)
 
     def build(groups: range) -> Callable[[], Worker]:
-        return partial(settle_and, partial(role, groups), torch_threads(config))
+        return partial(settle_and, partial(role, groups), config.train.num_threads)
 
     return Crew(executor, build, config.num_groups, config.execute, display.message)
 
 
-def hire_learners(config: RunConfig, crew: Crew, device: torch.device, cleanup: contextlib.ExitStack) -> Learners:
+def hire_learners(
+    config: RunConfig,
+    entry: AgentEntry,
+    networks: State | None,
+    crew: Crew,
+    device: torch.device,
+    cleanup: contextlib.ExitStack,
+) -> Learners:
     """One in this process, or as many in processes as the config says."""
     ranks, in_processes = config.num_learners, config.execute.num_learners > 0
     executor = open_executor(config, in_processes, cleanup)
@@ -166,27 +189,24 @@ def hire_learners(config: RunConfig, crew: Crew, device: torch.device, cleanup: 
     def build(rank: int) -> Callable[[], Learner]:
         make = partial(
             Learner,
-            config.agent_name,
+            entry,
             config.agent,
             crew.env_spec,
             device,
             config.train.seed,
             rank=rank,
             num_learners=ranks,
-            helped=is_helped(config),
+            gradients=config.train.gradients,
+            core_helper=uses_helper(config),
+            networks=networks,
         )
-        return partial(settle_and, make, torch_threads(config))
+        return partial(settle_and, make, config.train.num_threads)
 
     while True:
         try:
             return Learners(executor, build, ranks, config.num_groups, call_seconds(config.execute))
         except (RoleDied, RoleTimedOut) as death:
             crew.forgive("learner", death)
-
-
-def torch_threads(config: RunConfig) -> int:
-    """Threads of each process; a helper takes the place of all but one."""
-    return 1 if is_helped(config) else config.train.num_threads
 
 
 def open_executor(config: RunConfig, in_processes: bool, cleanup: contextlib.ExitStack) -> Executor:
@@ -202,14 +222,17 @@ def make_group(source: Any, lanes: int, device: torch.device, kwargs: dict[str, 
 
 
 def evaluator_builder(
-    config: RunConfig, source: Any, device: torch.device, policy_spec: PolicySpec
+    config: RunConfig, source: Any, eval_source: Any, device: torch.device, policy_spec: PolicySpec
 ) -> Callable[[], Evaluator]:
-    if is_instance(source):
-        source = _copy_of_instance(source)
+    kwargs = config.eval.env_kwargs
+    if eval_source is None:
+        source, kwargs = _copy_of_instance(source) if is_instance(source) else source, config.env.kwargs | kwargs
+    else:
+        source = eval_source
     lanes = 1 if own_lanes(source) is not None else config.eval.episodes
-    make = partial(make_env, source, lanes, device=device, **config.env.kwargs)
+    make = partial(make_env, source, lanes, device=device, **kwargs)
     build = partial(build_evaluator, make, policy_spec, config.eval.max_episode_steps)
-    return partial(settle_and, build, torch_threads(config))
+    return partial(settle_and, build, config.train.num_threads)
 
 
 def build_evaluator(make: Callable[[], VecEnv], policy_spec: PolicySpec, max_episode_steps: int) -> Evaluator:
@@ -218,11 +241,6 @@ def build_evaluator(make: Callable[[], VecEnv], policy_spec: PolicySpec, max_epi
     env = make()
     try_one_step(env)
     return Evaluator(env, policy_spec, max_episode_steps)
-
-
-def is_instance(source: Any) -> bool:
-    """Whether the caller made the environment, who then also closes it."""
-    return not isinstance(source, str | type) and hasattr(source, "step")
 
 
 def own_lanes(source: Any) -> int | None:

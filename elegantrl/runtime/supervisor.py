@@ -22,7 +22,7 @@ from ..errors import (
     RoleTimedOut,
     SpecError,
     StorageError,
-    in_words,
+    format_error,
 )
 from ..execute.base import Future, where_raised
 from ..rng import derive_seed
@@ -425,7 +425,7 @@ class Supervisor:
         where = where_raised(error)
         return RoleError(
             f"{who} failed at step {self.state.env_steps} in {self.config.env.id}:"
-            f" {in_words(error)}{f' ({where})' if where else ''}"
+            f" {format_error(error)}{f' ({where})' if where else ''}"
         )
 
 

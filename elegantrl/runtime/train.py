@@ -1,42 +1,122 @@
-"""``elegantrl.train``: the entrance for Python callers."""
+"""``elegantrl.train``: the entrance of every run, for Python callers and for the command line alike."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..config.resolve import env_name, resolve_config, split_overrides
+from ..agents.base import Agent
+from ..config.resolve import Overrides, check_schedule, env_name, resolve_config, split_overrides
 from ..config.run import RunConfig
 from ..errors import ConfigError
+from ..registry import AgentEntry, check_importable, find_agent
+from ..store.untrusted import load_config
+from .callback import Callback
+from .display import Stdout, show_summary, shown_run
+from .layout import with_layout
 from .progress import Display, Silent
 from .run import RunResult, own_lanes, run_training
 
 
 def train(
-    agent: str | RunConfig,
+    agent: str | type[Agent] | RunConfig,
     env: Any = None,
     *,
     run_dir: str | Path | None = None,
     resume: bool = False,
+    eval_env: Any = None,
+    callback: Callback | None = None,
+    verbose: bool = True,
     display: Display | None = None,
     **settings: Any,
 ) -> RunResult:
     """Train an agent; ``elegantrl.train("ppo", "CartPole-v1", num_envs=8, seed=1)``.
 
-    ``agent`` is a name or a whole ``RunConfig``. ``env`` is an id, a class, a callable or an instance. Further settings
-    are those of the run (``seed``, ``max_steps``, ``target_return``, ``num_envs``, ...), of the agent (``lr``,
-    ``gamma``, ...) or whole sections (``eval={"episodes": 10}``).
+    ``agent`` is a registered name, an import path ``module:Class``, a class, or a whole ``RunConfig``. ``env`` is an
+    id, a class, a callable or an instance; ``eval_env`` likewise, for evaluations in another environment.
+
+    Further settings are those of the run (``seed``, ``max_steps``, ``target_return``, ``num_envs``, ``num_workers``,
+    ``env_kwargs``, ``init_from``, ...), of the agent (``lr``, ``gamma``, ...) or whole sections
+    (``eval={"episodes": 10}``). Where the run takes place is picked as on the command line, unless ``executor`` or
+    another setting of the layout says it.
+
+    Progress is printed unless ``verbose=False``; a ``display`` of your own takes its place. ``callback`` is called with
+    an ``Event`` after each log line and each evaluation; the run stops if it returns False.
     """
     if isinstance(agent, RunConfig):
         if settings:
             raise ConfigError(f"with a RunConfig there are no further settings, but got {', '.join(settings)}")
-        config, source = agent, env if env is not None else agent.env.id
+        overrides: Overrides = {}
+    else:
+        overrides = split_overrides(agent, settings)
+    plan = prepare(agent, env, overrides, eval_env, run_dir if resume else None)
+    return plan.run(run_dir, resume, verbose, display, callback)
+
+
+class Plan(NamedTuple):
+    """A run that can start: its complete config, its environments, and where the settings come from."""
+
+    config: RunConfig
+    entry: AgentEntry
+    source: Any
+    eval_source: Any
+    notes: str
+
+    def run(
+        self,
+        run_dir: str | Path | None,
+        resume: bool,
+        verbose: bool = True,
+        display: Display | None = None,
+        callback: Callback | None = None,
+    ) -> RunResult:
+        """Train; progress and summary go to ``display``, or to standard output if ``verbose``."""
+        start = partial(run_training, self.config, self.source, run_dir, resume)
+        more: dict[str, Any] = {"entry": self.entry, "eval_source": self.eval_source, "callback": callback}
+        if display is not None or not verbose:
+            return start(display or Silent(), **more)
+        with shown_run(self.config, self.notes) as shown:
+            result = start(shown, **more)
+        show_summary(Stdout(), result.run_dir, result.summary)
+        return result
+
+
+def prepare(
+    agent: str | type[Agent] | RunConfig,
+    env: Any,
+    overrides: Overrides,
+    eval_env: Any = None,
+    resumed: str | Path | None = None,
+) -> Plan:
+    """Complete the config of a run: tuned settings, then the layout, or that of the run folder ``resumed``."""
+    if isinstance(agent, RunConfig):
+        if eval_env is not None:
+            agent = replace(agent, eval=replace(agent.eval, env_id=env_name(eval_env)))
+        config, entry, notes = agent, find_agent(agent.agent_name), "settings of a config"
+        source = agent.env.id if env is None else env
+        check_schedule(config)
     else:
         if env is None:
             raise ConfigError("train needs an environment: an id, a class, a callable or an instance")
-        lanes = own_lanes(env)
-        if lanes is not None:
-            settings = {"num_envs": lanes, **settings}
-        config, _ = resolve_config(agent, env_name(env), split_overrides(agent, settings))
-        source = env
-    return run_training(config, source, run_dir, resume, display or Silent())
+        if eval_env is not None:
+            overrides = with_defaults(overrides, "eval", {"env_id": env_name(eval_env)})
+        if (lanes := own_lanes(env)) is not None:
+            overrides = with_defaults(overrides, "env", {"num_envs": lanes})
+        entry, source = find_agent(agent), env
+        config, recipe = resolve_config(agent, env_name(env), overrides)
+        notes = recipe.name
+    found = None
+    if resumed is not None and (Path(resumed) / "config.yaml").exists():
+        found = load_config(Path(resumed), named=(entry.name,)).execute
+    config, why = with_layout(config, source, found)
+    if config.execute.num_learners:
+        check_importable(entry)
+    eval_source = config.eval.env_id if eval_env is None else eval_env
+    return Plan(config, entry, source, eval_source, "; ".join(filter(None, [notes, why])))
+
+
+def with_defaults(overrides: Overrides, section: str, values: dict[str, Any]) -> Overrides:
+    """``overrides`` with values for settings of a section that the caller has not given."""
+    return {**overrides, section: {**values, **overrides.get(section, {})}}

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..config.run import ExecuteConfig
+from ..config.sections import ExecuteConfig
 from ..errors import RoleDied, RoleTimedOut
 from ..execute.base import Executor, Future, Handle, Ref
 from ..nets.policies import PolicySpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ..errors import ConfigError, ElegantRLError, in_words
+from ..errors import ConfigError, ElegantRLError, format_error
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class SideFiles:
         except Exception as error:  # a full disk, a removed folder, or whatever a plotting or logging library raises
             if name not in self._reported:
                 self._reported.add(name)
-                reason = str(error) if isinstance(error, ElegantRLError) else in_words(error)
+                reason = str(error) if isinstance(error, ElegantRLError) else format_error(error)
                 self._notify(f"{name} cannot be written: {reason}; training goes on without it")
             return False
         return True

@@ -45,7 +45,7 @@ class TrainedPolicy:
         folder = Path(run_dir)
         if not folder.is_dir():
             raise CheckpointError(f"there is no run folder {folder}; check the path")
-        config = load_config(folder, allow_import)
+        config = load_config(folder, agent_needed=False)
         if not (folder / BEST_FILE).exists():
             raise CheckpointError(f"{folder} holds no trained policy yet; let the run finish or resume it")
         return cls(*load_best(folder, allow_import), config, folder, allow_import)

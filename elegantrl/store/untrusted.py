@@ -23,16 +23,21 @@ GYMNASIUM_ONLY = {"additional_wrappers", "disable_env_checker", "entry_point", "
 """Arguments that Gymnasium itself takes, beside those of the environment; training sets none of them."""
 
 
-def load_config(folder: Path, allow_import: bool = False, named: Collection[str] = ()) -> RunConfig:
-    """The config a run folder was made with; an agent by import path only if the user allows or has ``named`` it."""
+def load_config(
+    folder: Path, allow_import: bool = False, named: Collection[str] = (), agent_needed: bool = True
+) -> RunConfig:
+    """The config a run folder was made with; an agent by import path only if the user allows or has ``named`` it.
+
+    To evaluate a policy its agent is not needed: ``RunConfig.from_dict`` says what is left out then.
+    """
     try:
         text = read_regular(folder / CONFIG_FILE, 4 * MAX_CHARACTERS).decode("utf-8")
         data = parse_yaml(text)
         agent = data.get("agent") if isinstance(data, Mapping) else None
         name = agent.get("name") if isinstance(agent, Mapping) else None
-        if isinstance(name, str) and ":" in name and not allow_import and name not in named:
+        if isinstance(name, str) and ":" in name and agent_needed and not allow_import and name not in named:
             raise refusal(f"the agent of {folder}", name, "")
-        return RunConfig.from_yaml(text)
+        return RunConfig.from_yaml(text, agent_needed)
     except Refused:
         raise
     except (CheckpointError, ValueError) as error:

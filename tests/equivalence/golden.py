@@ -53,7 +53,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "d3qn_prioritized": ("d3qn", CART, {"max_steps": 1400, "prioritized": True}),
     "sac": ("sac", PENDULUM, {"max_steps": 400, "learning_starts": 100}),
     "sac_normalized": ("sac", PENDULUM, {**SHORT_REPLAY, "normalize_obs": True}),
-    "sac_two_threads": ("sac", PENDULUM, {"max_steps": 400, "learning_starts": 100, "num_threads": 2}),
+    "sac_two_threads": ("sac", PENDULUM, {"max_steps": 400, "learning_starts": 100, "core_helper": "on"}),
     "sac_few_updates": ("sac", PENDULUM, {"max_steps": 400, "learning_starts": 100, "updates_per_step": 0.3}),
     "sac_prioritized": ("sac", PENDULUM, {**SHORT_REPLAY, "prioritized": True}),
     "sac_layer_norm": ("sac", PENDULUM, {**SHORT_REPLAY, "layer_norm": True}),
@@ -92,10 +92,21 @@ def digests(run_dir: Path) -> list[str]:
     return lines
 
 
+def has_core_helper() -> bool:
+    try:
+        from elegantrl.config.sections import ExecuteConfig
+    except ImportError:
+        return False
+    return hasattr(ExecuteConfig, "core_helper")
+
+
 def run_one(name: str) -> list[str]:
     import elegantrl
 
     agent, env, settings = RUNS[name]
+    if "core_helper" in settings and not has_core_helper():
+        # Checkouts before the setting existed start the helper for a second thread.
+        settings = {key: value for key, value in settings.items() if key != "core_helper"} | {"num_threads": 2}
     with tempfile.TemporaryDirectory() as folder:
         elegantrl.train(agent, env, run_dir=Path(folder) / "run", **(COMMON | settings))  # type: ignore[operator]
         return digests(Path(folder) / "run")

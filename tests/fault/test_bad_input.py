@@ -669,7 +669,7 @@ def test_a_fault_during_eval(
     name = f"{HERE}:{env.__name__}"
     assert train(cli, tmp_path / "run", env=name).code == 0
     monkeypatch.setattr(env, "fails_at", 5)
-    outcome = cli("eval", tmp_path / "run", "--json")
+    outcome = cli("eval", tmp_path / "run", "--json", "--allow-import")
     assert outcome.code == 3
     assert says in outcome.sentence and name in outcome.sentence
     assert outcome.out == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dataclasses
 import importlib
 import os
 import re
@@ -19,7 +18,8 @@ import pytest
 
 import elegantrl
 from elegantrl import errors
-from elegantrl.config.run import SECTIONS
+from elegantrl.config.fields import used_fields
+from elegantrl.config.sections import SECTIONS
 from elegantrl.registry import agent_names, find_agent
 
 ROOT = Path(elegantrl.__file__).parent
@@ -297,7 +297,7 @@ def test_sources_are_ascii_and_every_module_imports(path: Path) -> None:
 
 def option_lines() -> list[str]:
     kinds = {**SECTIONS, **{f"agent {name}": find_agent(name).config for name in agent_names()}}
-    return [f"{title}: {f.name}" for title, kind in kinds.items() for f in dataclasses.fields(kind)]
+    return [f"{title}: {f.name}" for title, kind in kinds.items() for f in used_fields(kind)]
 
 
 def test_options_are_the_frozen_ones() -> None:

@@ -22,15 +22,20 @@ import yaml
 from rich.console import Console
 
 import elegantrl
-from elegantrl.cli.display import PLAIN_SECONDS, RunDisplay
 from elegantrl.cli.main import main
-from elegantrl.cli.train import parse_kwargs, parse_run
+from elegantrl.cli.parse import parse_kwargs
+from elegantrl.cli.train import parse_run
+from elegantrl.config.fields import used_fields
 from elegantrl.config.recipes import tuned_environments
+from elegantrl.config.run import RunConfig
+from elegantrl.config.sections import SECTIONS
 from elegantrl.envs import env_names
-from elegantrl.registry import agent_names
+from elegantrl.registry import agent_names, find_agent
 from elegantrl.report import plot as plot_module
 from elegantrl.roles.evaluator import Score
+from elegantrl.runtime.display import PLAIN_SECONDS, RunDisplay
 from elegantrl.runtime.progress import Progress
+from elegantrl.runtime.train import prepare
 from elegantrl.store.commits import Store
 from elegantrl.store.loggers import LOGGERS
 from elegantrl.store.runlog import RECORDER_COLUMNS
@@ -169,14 +174,19 @@ def test_an_environment_of_your_own(cli: Cli, quick: None, tmp_path: Path, monke
 
 
 def test_values_of_env_kwargs() -> None:
-    assert parse_kwargs(("a=1", "b=0.5", "c=text", "d=true", "e=[1, 2]", "f=x=y", "g=", "h='1'")) == {
+    assert parse_kwargs(["a=1", "b=0.5", "c=text", "d=true", "e=[1, 2]", "f=x=y", "g=", "h='1'"]) == {
         "a": 1, "b": 0.5, "c": "text", "d": True, "e": [1, 2], "f": "x=y", "g": None, "h": "1",
     }  # fmt: skip
 
 
+def configured(agent: str, env: str, words: str) -> RunConfig:
+    """The config of a command line."""
+    return prepare(agent, env, parse_run(agent, env, words.split())[1]).config
+
+
 def test_envs_per_worker_says_environments_and_groups() -> None:
     words = "--executor process --num-workers 3 --envs-per-worker 4 --role-timeout 5 --max-restarts 2"
-    config = parse_run("ppo", "CartPole-v1", words.split())[0]
+    config = configured("ppo", "CartPole-v1", words)
     assert (config.env.num_envs, config.num_groups, config.execute.executor) == (12, 3, "process")
     assert (config.execute.num_learners, config.num_learners) == (0, 1)
     assert (config.execute.num_workers, config.execute.role_timeout, config.execute.max_restarts) == (3, 5.0, 2)
@@ -187,7 +197,7 @@ def test_envs_per_worker_says_environments_and_groups() -> None:
     [
         ("--envs-per-worker 0", "--envs-per-worker 0 is too few"),
         ("--envs-per-worker 2 --num-envs 64", "leave --num-envs and --num-groups out"),
-        ("--num-workers 3 --num-envs 4", "env.num_envs=4 cannot be shared out equally among 3 groups"),
+        ("--num-workers 3 --num-envs 4", "env.num_envs=4 cannot be divided equally among 3 groups"),
         ("--num-workers 3 --num-groups 2", "execute.num_workers=3 is more than the 2 groups"),
         ("--executor threads", "threads"),
         ("--executor inline --num-learners 2", "add --executor process"),
@@ -200,17 +210,17 @@ def test_layouts_that_do_not_work_out(cli: Cli, tmp_path: Path, words: str, sent
     assert not (tmp_path / "run").exists()
 
 
-def test_whoever_asks_for_processes_gets_them() -> None:
+def test_a_setting_about_processes_asks_for_processes() -> None:
     for words in ("--num-workers 2", "--max-lag 1", "--num-learners 1", "--executor process"):
-        assert parse_run("ppo", "CartPole-v1", words.split())[0].execute.executor == "process"
-    assert parse_run("ppo", "CartPole-v1", ["--executor", "inline", "--num-workers", "2"])[0].execute.num_workers == 2
+        assert configured("ppo", "CartPole-v1", words).execute.executor == "process"
+    assert configured("ppo", "CartPole-v1", "--executor inline --num-workers 2").execute.num_workers == 2
 
 
 def test_async_says_several_things_at_once() -> None:
-    fresh = parse_run("ppo", "CartPole-v1", ["--async", "--num-workers", "4"])[0]
+    fresh = configured("ppo", "CartPole-v1", "--async --num-workers 4")
     assert (fresh.execute.executor, fresh.execute.max_lag, fresh.execute.sync_frac) == ("process", 1, 0.5)
     assert fresh.agent.vtrace  # type: ignore[attr-defined]
-    replay = parse_run("sac", "Pendulum-v1", ["--async", "--max-lag", "3"])[0]
+    replay = configured("sac", "Pendulum-v1", "--async --max-lag 3")
     assert (replay.execute.executor, replay.execute.max_lag, replay.execute.sync_frac) == ("process", 3, 1.0)
 
 
@@ -218,14 +228,68 @@ def test_every_setting_reaches_the_config() -> None:
     argv = "--num-envs 3 --max-steps 7 --max-seconds 1.5 --target-return -2 --patience 4 --seed 5 --num-threads 2"
     argv += " --agent.hidden 8 9 --agent.lr 1e-3 --agent.normalize-obs --agent.no-normalize-advantage"
     argv += " --agent.target-kl 0.01 --eval.interval 11 --checkpoint.keep 6 --run-dir x --resume"
-    config, _, run_dir, resume = parse_run("ppo", "CartPole-v1", argv.split())
+    argv += " --env-kwargs a=1 --eval.env-kwargs b=2 --eval.env-id Other-v0 --gradients autograd --executor inline"
+    flags, _ = parse_run("ppo", "CartPole-v1", argv.split())
+    config = configured("ppo", "CartPole-v1", argv)
     assert (config.env.num_envs, config.train.max_steps, config.train.max_seconds) == (3, 7, 1.5)
     assert (config.train.target_return, config.train.patience, config.train.num_threads) == (-2.0, 4, 2)
     assert (config.train.seed, config.eval.interval, config.checkpoint.keep) == (5, 11, 6)
+    assert (config.env.kwargs, config.eval.env_kwargs, config.eval.env_id) == ({"a": 1}, {"b": 2}, "Other-v0")
+    assert (config.train.gradients, config.execute.executor) == ("autograd", "inline")
     agent = config.agent
     assert (agent.hidden, agent.lr, agent.normalize_obs) == ((8, 9), 1e-3, True)
     assert (agent.normalize_advantage, agent.target_kl) == (False, 0.01)  # type: ignore[attr-defined]
-    assert (run_dir, resume) == (Path("x"), True)
+    assert (flags.run_dir, flags.resume) == (Path("x"), True)
+
+
+@pytest.mark.parametrize("agent", agent_names())
+def test_every_setting_has_a_flag_and_no_other(cli: Cli, agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags are made from the sections: what Python can say, the command line can."""
+    monkeypatch.setenv("COLUMNS", "100")
+    out = cli("train", agent, "Nowhere-v0", "--help").out
+    found = {
+        flag.removeprefix("--").replace("-", "_") for flag in re.findall(r"^\W*(--[a-z][\w.-]*)", out, re.MULTILINE)
+    }
+    sections = {**SECTIONS, "agent": find_agent(agent).config}
+    wanted = {
+        f"{name}.{f.name}" if name in ("agent", "eval", "checkpoint") else f.name
+        for name, kind in sections.items()
+        for f in used_fields(kind)
+    }
+    wanted = (wanted - {"id", "kwargs"}) | {"env_kwargs"}
+    switches = {name.replace(".no_", ".") for name in found}  # a switch that is on by default shows how to put it off
+    assert switches - {"help", "run_dir", "resume", "envs_per_worker", "async"} == wanted
+
+
+def test_whole_numbers_may_be_written_with_an_exponent(cli: Cli) -> None:
+    # N15
+    config = configured("ppo", "CartPole-v1", "--max-steps 1e5 --patience 2e0 --agent.hidden 1e2 8 --executor inline")
+    assert (config.train.max_steps, config.train.patience, config.agent.hidden) == (100_000, 2, (100, 8))
+    assert "--max-steps '1.5e0' is not a whole number" in cli("train", *PAIR, "--max-steps", "1.5e0").sentence
+
+
+PAIR = ("ppo", "CartPole-v1")
+
+
+def test_a_module_beside_the_command_is_found(tmp_path: Path) -> None:
+    # N3: not without PYTHONPATH=., and not in worker processes.
+    (tmp_path / "near_walk.py").write_text(OWN_ENV)
+    script = tmp_path / "bin" / "elegantrl"  # as pip installs it: its own folder is on the path, this one is not
+    script.parent.mkdir()
+    script.write_text(
+        "import sys\nfrom elegantrl.cli.main import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+    )
+    command = [sys.executable, str(script), "train", "ppo", "near_walk:Walk", "--run-dir", "run"]
+    env = {**os.environ, "PYTHONPATH": str(Path(elegantrl.__file__).parents[1])}
+    words = [*map(str, SMALL), "--num-workers", "2", "--num-envs", "2"]
+    done = subprocess.run([*command, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_refused_run_prints_no_header(cli: Cli, tmp_path: Path) -> None:
+    # N15
+    outcome = cli("train", "dqn", "Pendulum-v1", "--run-dir", tmp_path / "run")
+    assert (outcome.code, outcome.out) == (2, "") and outcome.sentence.startswith("AgentDQN needs discrete actions")
 
 
 # ---- eval and plot
@@ -292,7 +356,7 @@ def test_lists(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("--help",), ["train AGENT ENV", "eval RUN", "plot RUN", "envs", "agents", "Exit codes: 0 done, 2 bad input"]),
         (("-h",), ["train AGENT ENV"]),
-        (("train", "--help"), ["train AGENT ENV [OPTIONS]", "--config FILE"]),
+        (("train", "--help"), ["train AGENT ENV [OPTIONS]", "--config FILE", "module:Class of your own"]),
         (("train", "ppo", "--help"), ["train AGENT ENV [OPTIONS]"]),
         (("train", "--config", "--help"), ["--config FILE"]),
         (("train", "ppo", "CartPole-v1", "--help"), ["--agent.clip FLOAT", "(default: 0.98)", "--checkpoint.keep INT"]),
@@ -356,10 +420,10 @@ def test_a_mistake_is_one_plain_line_on_a_terminal_too(monkeypatch: pytest.Monke
 
 
 def test_ctrl_c(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: Any) -> Any:
+    def interrupt(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("elegantrl.cli.train.run_training", interrupt)
+    monkeypatch.setattr("elegantrl.runtime.train.run_training", interrupt)
     outcome = cli("train", "ppo", "CartPole-v1")
     assert outcome.code == 130
     assert outcome.err == "elegantrl: interrupted at once; a run folder keeps its last commit\n"

@@ -12,7 +12,7 @@ import yaml
 from elegantrl.agents.base import AgentConfig
 from elegantrl.agents.dqn import DQNConfig
 from elegantrl.agents.ppo import PPOConfig
-from elegantrl.config.fields import Section
+from elegantrl.config.fields import Section, used_fields
 from elegantrl.config.recipes import find_recipe, tuned_environments
 from elegantrl.config.resolve import resolve_config, split_overrides
 from elegantrl.config.run import SECTIONS, EnvConfig, EvalConfig, RunConfig, TrainConfig, build_section
@@ -51,7 +51,7 @@ def changed(value: Any) -> Any:
 def test_yaml_round_trip(agent: str) -> None:
     config = config_of(agent)
     assert RunConfig.from_yaml(config.to_yaml()) == config
-    fields = dataclasses.fields(config.agent)
+    fields = used_fields(config.agent)
     other = dataclasses.replace(config.agent, **{f.name: changed(getattr(config.agent, f.name)) for f in fields})
     different = dataclasses.replace(
         config,
@@ -199,7 +199,7 @@ def test_identity_ignores_when_to_stop_and_where_to_write() -> None:
 @pytest.mark.parametrize("agent", agent_names())
 def test_identity_covers_everything_else(agent: str) -> None:
     one = config_of(agent)
-    for f in dataclasses.fields(one.agent):
+    for f in used_fields(one.agent):
         change = {f.name: changed(getattr(one.agent, f.name))}
         assert dataclasses.replace(one, agent=dataclasses.replace(one.agent, **change)).hash() != one.hash(), f.name
     for train in (TrainConfig(seed=1), TrainConfig(device="cuda"), TrainConfig(num_threads=2)):
@@ -358,10 +358,10 @@ def test_groups_follow_the_workers_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("layout", "sentence"),
     [
-        ((6, 4, 1), r"env\.num_envs=6 cannot be shared out equally among 4 groups; use --num-envs 8"),
-        ((1, None, 2), r"env\.num_envs=1 cannot be shared out equally among 2 groups; use --num-envs 2"),
+        ((6, 4, 1), r"env\.num_envs=6 cannot be divided equally among 4 groups; use --num-envs 8"),
+        ((1, None, 2), r"env\.num_envs=1 cannot be divided equally among 2 groups; use --num-envs 2"),
         ((8, 2, 4), r"execute\.num_workers=4 is more than the 2 groups .*; use --num-workers 2"),
-        ((8, 2, 1, "cluster"), r"execute\.executor='cluster' is not one of inline, process"),
+        ((8, 2, 1, "cluster"), r"execute\.executor='cluster' is not one of auto, inline, process"),
     ],
 )
 def test_layouts_that_do_not_work_out(layout: tuple[Any, ...], sentence: str) -> None:

@@ -1,0 +1,166 @@
+"""The settings of a run that are not the agent's, in sections: environment, training, execution, evaluation, commits.
+
+The docstring of a field is its help text on the command line; the class of a section is what flags are made from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+import tyro
+
+from ..errors import ConfigError
+from .fields import Hidden, Section, setting
+
+NamedValues = Annotated[dict[str, Any], tyro.conf.arg(metavar="NAME=VALUE ...")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvConfig(Section):
+    """What to learn in."""
+
+    section: ClassVar[str] = "env"
+
+    id: Hidden[str]
+    """Gymnasium id, tensor environment, `envpool:ID`, or `module:attribute` of your own."""
+    num_envs: int = setting(1, ge=1)
+    """Environments of the run."""
+    num_groups: int | None = setting(None, ge=1)
+    """Groups of environments that act together, each with random streams of its own; None: one per worker."""
+    kwargs: Annotated[NamedValues, tyro.conf.arg(name="env-kwargs")] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        check_kwargs("env.kwargs", self.kwargs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig(Section):
+    """How long, on what and from which seed to train."""
+
+    section: ClassVar[str] = "train"
+
+    seed: int = setting(0, ge=0)
+    """One number fixes everything random."""
+    device: str = "cpu"
+    """Where to learn: cpu, cuda, cuda:1."""
+    max_steps: int = setting(100_000, ge=1, decides_numbers=False)
+    """Stop after this many environment steps, counted over all environments."""
+    max_seconds: float | None = setting(None, gt=0.0, decides_numbers=False)
+    """Stop after this many seconds of training."""
+    target_return: float | None = setting(None, decides_numbers=False)
+    """Stop once evaluation shows this return with 95 % confidence; None: the environment's own goal; inf: never."""
+    patience: int | None = setting(None, ge=1, decides_numbers=False)
+    """Stop when this many evaluations in a row fall clearly below the best one."""
+    num_threads: int = setting(1, ge=1)
+    """Torch threads of each process; more than one rarely pays and may cost a factor of 50. The number of threads
+    changes the order of sums, hence the results."""
+    gradients: Literal["auto", "autograd", "compiled"] = "auto"
+    """How losses are differentiated: `auto` takes the fastest known way for the agent and the device, `autograd` is
+    torch's own, `compiled` is autograd through torch.compile. The ways agree up to rounding."""
+    init_from: str | None = None
+    """Folder of an earlier run whose networks this run starts with; everything else is new."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if self.target_return is not None and math.isnan(self.target_return):
+            raise ConfigError("train.target_return=nan is no number to reach; leave it out or use inf for never")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecuteConfig(Section):
+    """Where the roles run; with the same groups of environments only lag and more than one learner change results."""
+
+    section: ClassVar[str] = "execute"
+
+    executor: Literal["auto", "inline", "process"] = setting("auto", decides_numbers=False)
+    """Act and evaluate in this process, or in processes of their own; `auto` picks what suits the environment and the
+    machine."""
+    num_workers: int = setting(1, ge=1, decides_numbers=False)
+    """Workers among which the groups of environments are divided."""
+    num_learners: int = setting(0, ge=0)
+    """0: learn in the process that supervises; R: learners in R processes of their own, which average their
+    gradients."""
+    core_helper: Literal["auto", "on", "off"] = setting("auto", decides_numbers=False)
+    """A process on a second core that computes half of each update of SAC on a CPU, which changes no result; `auto`
+    starts it if the layout is picked too and it pays."""
+    max_lag: int = setting(0, ge=0)
+    """Updates by which acting may be behind learning; above 0 workers act while the learner learns."""
+    sync_frac: float = setting(1.0, gt=0.0, le=1.0)
+    """Fraction of the workers that the learner waits for; below 1 results depend on timing."""
+    role_timeout: float | None = setting(None, gt=0.0, decides_numbers=False)
+    """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced; None:
+    for a fragment a minute or 20 times the longest so far, for anything else half an hour."""
+    max_worker_memory: float | None = setting(None, gt=0.0, decides_numbers=False)
+    """Megabytes; a worker process that has grown beyond them is replaced, which changes no result."""
+    max_restarts: int = setting(10, ge=0, decides_numbers=False)
+    """Restarts of processes, and likewise faults of environments, within 10 minutes before the run gives up."""
+    on_nonfinite: Literal["reject", "stop"] = setting("reject", decides_numbers=False)
+    """At a NaN or infinity from an environment, take other steps in place of the fragment, or stop the run."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if self.num_learners and self.executor == "inline":
+            raise ConfigError(
+                f"execute.num_learners={self.num_learners} asks for processes; add --executor process or leave it out"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalConfig(Section):
+    """How the policy is evaluated: own environments, own seeds, no exploration."""
+
+    section: ClassVar[str] = "eval"
+
+    interval: int = setting(10_000, ge=1, decides_numbers=False)
+    """Environment steps between two evaluations."""
+    episodes: int = setting(20, ge=1, decides_numbers=False)
+    """Episodes per evaluation."""
+    max_episode_steps: int = setting(100_000, ge=1, decides_numbers=False)
+    """Steps after which an evaluation counts what an endless episode has collected."""
+    env_id: str | None = setting(None, decides_numbers=False)
+    """Environment to evaluate in; None: the one of training."""
+    env_kwargs: NamedValues = field(default_factory=dict, metadata={"decides_numbers": False})
+    """Keyword arguments of that environment, on top of those of training unless `env_id` is given."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        check_kwargs("eval.env_kwargs", self.env_kwargs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig(Section):
+    """When the run writes a commit from which it can continue exactly."""
+
+    section: ClassVar[str] = "checkpoint"
+
+    interval: int = setting(50_000, ge=1, decides_numbers=False)
+    """Environment steps between two commits; one more is written at the end and on Ctrl-C."""
+    keep: int = setting(2, ge=1, decides_numbers=False)
+    """Commits kept."""
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "env": EnvConfig,
+    "train": TrainConfig,
+    "execute": ExecuteConfig,
+    "eval": EvalConfig,
+    "checkpoint": CheckpointConfig,
+}
+
+
+def check_kwargs(name: str, kwargs: dict[str, Any]) -> None:
+    """Refuse what is a setting of its own, and what a config file cannot hold."""
+    for key in {"num_envs", "device"} & kwargs.keys():
+        raise ConfigError(f"{name} has {key!r}, which is a setting of its own; use --{key.replace('_', '-')}")
+    try:
+        json.dumps(kwargs)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{name}={kwargs!r} cannot be written to a config file; use plain numbers and text, or pass a function that"
+            f" makes the environment"
+        ) from None
