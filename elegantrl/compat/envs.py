@@ -74,7 +74,7 @@ class Origin:
     name: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     claims: dict[str, Any] = field(default_factory=dict)  # what env_args say of it
-    num_envs: int = 1  # 1 is what a caller leaves unsaid
+    num_envs: int = 1  # 1 stands for: not specified
 
 
 def origin_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Origin:

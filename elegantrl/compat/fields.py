@@ -1,4 +1,4 @@
-"""The documented settings: what each becomes in a ``RunConfig``, its older names, and attributes by any of them."""
+"""The documented settings: what each becomes in a ``RunConfig``, its older names, and the class that holds them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..errors import ConfigError, did_you_mean
 
-MOST_STEPS = 10**12 - 1  # the largest step that a commit can be named after
+MAX_STEPS = 10**12 - 1  # the largest step that a commit can be named after
 
 
 class UnknownField(ConfigError, AttributeError):
@@ -36,11 +36,11 @@ def _whole(value: Any, _: Any) -> Any:
 
 
 def _steps(value: Any, _: Any) -> Any:
-    return MOST_STEPS if value == math.inf else _whole(value, _)
+    return MAX_STEPS if value == math.inf else _whole(value, _)
 
 
 def _split_horizon(steps: int, args: Any) -> int:
-    # The documents count one environment unless told otherwise, so a rollout keeps its size on any number of lanes.
+    # The documents count the steps of one environment, so a rollout keeps its size on any number of lanes.
     return steps if args.lanes_are_chosen else math.ceil(steps / args.num_envs)
 
 

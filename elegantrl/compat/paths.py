@@ -1,11 +1,12 @@
 """The module paths that documents import from, and ``elegantrl.train``, which is a function as well as such a path.
 
 A documented module exists as an entry of ``PATHS`` only: importing it makes a module object whose names are those of
-this package. No file of that name is needed, and a file of that name would win.
+this package. Python asks for these paths after it has looked for files, so a file of the same name takes precedence.
 """
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -30,12 +31,11 @@ PATHS: dict[str, tuple[str, ...]] = {
     "elegantrl.agents.AgentBase": ("AgentBase",),
     "elegantrl.agents.net": NETS,
     "elegantrl.envs.Chasing": CHASING,
-    "elegantrl.envs.ChasingEnv": CHASING,
     "elegantrl.envs.IsaacGym": ISAAC,
     "elegantrl.envs.CustomGymEnv": ("PendulumEnv",),
     "elegantrl_helloworld.demo": (*CONFIG, *TRAINING, *DEMOS, *AGENTS, "PendulumEnv", "gym"),
     **dict.fromkeys((f"elegantrl.agents.{name}" for name in (*AGENTS, *LATER) if name.startswith("Agent")), (*AGENTS,)),
-    **dict.fromkeys(("elegantrl.envs.StockTradingEnv",), ()),
+    "elegantrl.envs.StockTradingEnv": (),
 }
 """Documented module path -> the names that a star import of it brings; others of this package resolve too."""
 
@@ -94,6 +94,8 @@ class Loader:
             wrapped = getattr(import_module(place), name)
             hints = {} if isinstance(wrapped, type) else get_type_hints(wrapped)
             module.__dict__.update(__wrapped__=wrapped, __doc__=wrapped.__doc__, __annotations__=hints)
+            if not isinstance(wrapped, type):
+                module.__file__ = inspect.getsourcefile(wrapped)  # for tools that show the source
 
 
 def spec_of(path: str) -> ModuleSpec | None:

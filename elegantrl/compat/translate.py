@@ -35,7 +35,7 @@ def hidden_of(agent: Any, env_name: str, values: Mapping[str, Any]) -> dict[str,
 
 
 class Translation:
-    """The sections that documented settings stand for, and the words in which errors about them are told."""
+    """The sections that documented settings stand for; errors about them use the names that the caller used."""
 
     def __init__(self, agent: Any, env_name: str, values: Mapping[str, Any], args: Any):
         self.agent, self.env_name = agent, env_name

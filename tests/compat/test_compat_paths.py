@@ -106,6 +106,7 @@ def test_train_is_a_function_and_a_module():
     assert typing.get_type_hints(elegantrl.train) == typing.get_type_hints(train)
     assert inspect.getdoc(elegantrl.train) == inspect.getdoc(train)
     assert "Train an agent" in pydoc.render_doc(elegantrl.train)
+    assert "def train(" in inspect.getsource(elegantrl.train)
     assert copy.deepcopy(elegantrl.train) is elegantrl.train
     result = elegantrl.train("ppo", "CartPole-v1", max_steps=500)
     assert result.summary["agent"] == "ppo"

@@ -317,3 +317,12 @@ def test_a_vector_environment_of_the_tutorial_keeps_the_contract():
     # A successor that is not known is the state before, never that of the next episode.
     assert torch.equal(steps[-1].next_obs[cut], steps[-2].obs[cut])
     assert not torch.equal(steps[-1].obs[cut], steps[-1].next_obs[cut])
+
+
+def test_the_scripts_of_the_migration_page():
+    text = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
+    by_run, by_hand = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    found: dict = {}
+    exec(by_run.replace("train_and_evaluate(args)", "args.break_step = 600; train_and_evaluate(args)"), found)
+    exec(by_hand.replace("range(40)", "range(2)"), found)
+    assert Path("by_hand/actor.pth").is_file() and np.isfinite(found["losses"]).all()
