@@ -38,9 +38,10 @@ from rich.table import Table
 
 from elegantrl.execute.base import Handle
 from elegantrl.execute.process import ProcessHandle
-from elegantrl.runtime import run as run_module
+from elegantrl.runtime import build as build_module
 from elegantrl.runtime.supervisor import Supervisor
 from elegantrl.runtime.train import train
+from elegantrl.runtime.training import Steps
 from elegantrl.store.commits import Store
 from elegantrl.types import Fragment
 
@@ -88,37 +89,37 @@ class WatchedSupervisor(Supervisor):
     current: WatchedSupervisor | None = None
     lock = threading.Lock()
 
-    def __init__(self, *args: Any):
-        super().__init__(*args)
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
         WatchedSupervisor.current = self
 
     def roles(self) -> dict[str, Handle]:
-        workers = {f"worker {number}": host.handle for number, host in enumerate(self.crew.hosts)}
-        return {**workers, "learner": self.learners.handles[0], "evaluator": self.crew.judge}
+        workers = {f"worker {number}": worker.handle for number, worker in enumerate(self.pool.workers)}
+        return {**workers, "learner": self.learners.handles[0], "evaluator": self.evaluator.handle}
 
-    def learn(self, fragments: list[Fragment]) -> None:
-        """An iteration is over: workers and learner have answered."""
-        super().learn(fragments)
+    def learn(self, fragments: list[Fragment]) -> Steps[None]:
+        """Note that workers and learner have answered."""
+        yield from super().learn(fragments)
         with self.lock:
             pids = {role: pid_of(handle) for role, handle in self.roles().items()}
             for kill in self.kills:
                 if kill.role != "evaluator" and kill.recovered is None and pids[kill.role] != kill.pid:
                     kill.recovered = time.monotonic()
-                if kill.regained is None and kill.recovered is not None and self.state.env_steps >= kill.env_steps:
+                if kill.regained is None and kill.recovered is not None and self.progress.env_steps >= kill.env_steps:
                     kill.regained = time.monotonic()
 
-    def hear_evaluation(self, wait: bool) -> None:
-        """An evaluator that is not needed is not missed: its time counts from where somebody asks for a score."""
+    def evaluate(self) -> Steps[None]:
+        """An evaluator that is not needed is not missed: its time counts from the request for a score."""
         open_kills = [kill for kill in self.kills if kill.role == "evaluator" and kill.recovered is None]
-        if self.evaluation is not None:
+        evaluation = self.evaluations.current
+        if evaluation is not None:
             for kill in open_kills:
                 kill.needed = kill.needed or time.monotonic()
-        looks = self.evaluation.looks if self.evaluation is not None else 0
-        evaluation = self.evaluation
-        super().hear_evaluation(wait)
-        if evaluation is not None and (self.evaluation is not evaluation or evaluation.looks > looks):
+        rounds = 0 if evaluation is None else evaluation.rounds
+        yield from super().evaluate()
+        if evaluation is not None and (self.evaluations.current is not evaluation or evaluation.rounds > rounds):
             for kill in open_kills:
-                if pid_of(self.crew.judge) != kill.pid:
+                if pid_of(self.evaluator.handle) != kill.pid:
                     kill.recovered = time.monotonic()
 
 
@@ -168,7 +169,7 @@ class Killer(threading.Thread):
 
 def disturbed_run(folder: Path, steps: int, num_kills: int, gap_seconds: float, seed: int) -> None:
     """The run with the kills, in this process; leaves kills.json beside its folder."""
-    run_module.Supervisor = WatchedSupervisor  # type: ignore[misc]
+    build_module.Supervisor = WatchedSupervisor  # type: ignore[misc]
     if num_kills:
         Killer(num_kills, gap_seconds, seed).start()
     train("ppo", "CartPole-v1", run_dir=folder, max_steps=steps, max_restarts=10 * num_kills, **SETTINGS)

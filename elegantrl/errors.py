@@ -5,6 +5,7 @@ ElegantRLError
   SpecError         an environment breaks the contract or does not fit the agent        exit code 2
   RoleError         a worker, learner or evaluator failed while the run was going on    exit code 3
     NonFinite       a NaN or infinity appeared in data or losses
+      Diverged      in a learner's losses, parameters or optimisers
     RoleDied        the process of a role ended, or was ended, before it answered
       PeersLost     a learner lost its connection to the others in the middle of a step
     RoleTimedOut    a role took longer than it may and was ended
@@ -38,6 +39,10 @@ class RoleError(ElegantRLError, RuntimeError):
 
 
 class NonFinite(RoleError):
+    pass
+
+
+class Diverged(NonFinite):
     pass
 
 

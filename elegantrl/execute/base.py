@@ -1,67 +1,110 @@
 """The executor contract: spawn roles, call their methods, wait for outcomes. Knows nothing of reinforcement learning.
 
 A future ends in exactly one of four ways: it holds a value, it re-raises what the role raised (with the traceback as
-its cause if that happened elsewhere), or it raises ``RoleDied`` or ``RoleTimedOut``. Calls on one handle run in order.
-What was ended delivers nothing any more. An executor never retries: whoever supervises the roles decides that.
+its cause if that happened in another process), or it raises ``RoleDied`` or ``RoleTimedOut``. Calls on one handle run
+in order. A role that was ended delivers nothing any more. An executor never retries: the supervisor decides that.
 """
 
 from __future__ import annotations
 
+import copy
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from ..errors import innermost_line
+import numpy as np
+from torch import Tensor
+
+from ..errors import ConfigError, did_you_mean, innermost_line
+
+EXECUTORS = {
+    "inline": "elegantrl.execute.inline:InlineExecutor",
+    "process": "elegantrl.execute.process:ProcessExecutor",
+}
+"""Executors by name, imported at first use; any other is named by its import path ``module:Class``."""
+
+ANSWERS_HELD = 4
+"""Large answers of a role that a caller may hold before the role waits."""
+
+
+class Needs(NamedTuple):
+    """What a role needs of the machine that it is placed on."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+ONE_CPU = Needs()
 
 
 class Future(ABC):
     """The outcome of one call on a role."""
+
+    seconds: float = 0.0
+    """How long the role worked on the call, once it was answered."""
 
     @abstractmethod
     def done(self) -> bool: ...
 
     @abstractmethod
     def result(self) -> Any:
-        """The value, as soon as there is one; raises what the call raised."""
+        """The value, as soon as there is one; raises what the call raised.
+
+        The value may lie in memory of the role: while it is held, the role cannot use that memory again.
+        """
+
+    def take(self) -> Any:
+        """The value as the caller's own copy, which no later call of the role changes."""
+        return own_copy(self.result())
 
 
-class Ref(ABC):  # noqa: B024  what a backend keeps behind it is its own affair
-    """A value that was handed over once, to be named in any number of calls; it is released when nobody holds it."""
+class Ref(ABC):  # noqa: B024  what a backend keeps behind it differs
+    """A value that was sent once, to be named in any number of calls; dropping the last reference releases it."""
 
 
 class Handle(ABC):
-    """A role that is alive somewhere."""
+    """A role that is alive in some process."""
 
     busy_seconds: float = 0.0
     """How long the role has worked on calls that were answered."""
-    longest_seconds: float = 0.0
-    """How long it has worked on one of them at most."""
 
     def memory_bytes(self) -> int:
-        """What the process of the role holds in memory; 0 if it has none of its own."""
+        """Memory that the process of the role holds; 0 if the role has no process of its own."""
         return 0
-
-    def has_worked(self, seconds: float) -> None:
-        self.busy_seconds += seconds
-        self.longest_seconds = max(self.longest_seconds, seconds)
 
     @abstractmethod
     def call(self, method: str, *args: Any, timeout: float | None = None) -> Future:
-        """Have a method of the role called; an argument that is a ``Ref`` arrives as its value.
+        """Call a method of the role; an argument that is a ``Ref`` arrives as its value.
 
         A role that takes more than ``timeout`` seconds, counted from the end of the call before, is ended.
         """
 
 
 class Executor(ABC):
-    """Places roles and moves calls to them."""
+    """Places roles and moves calls to them.
+
+    ``preload`` names modules that roles import; an executor may import them once for all processes.
+    """
 
     isolates: ClassVar[bool]
     """Whether a role can die or hang without its caller; where it cannot, a timeout is refused."""
 
     @abstractmethod
-    def spawn_all(self, builds: Sequence[Callable[[], Any]], timeout: float | None = None) -> list[Handle]:
-        """Bring roles to life at the same time; the first error of a constructor is raised here."""
+    def __init__(self, preload: Sequence[str] = ()): ...
+
+    @abstractmethod
+    def spawn_all(
+        self,
+        builds: Sequence[Callable[[], Any]],
+        timeout: float | None = None,
+        needs: Needs = ONE_CPU,
+        answers_held: int = ANSWERS_HELD,
+    ) -> list[Handle]:
+        """Start roles at the same time; the first error of a constructor is raised here.
+
+        A role waits while its last ``answers_held`` large answers are still in use.
+        """
 
     def spawn(self, build: Callable[[], Any], timeout: float | None = None) -> Handle:
         (handle,) = self.spawn_all([build], timeout)
@@ -73,15 +116,46 @@ class Executor(ABC):
 
     @abstractmethod
     def kill(self, handle: Handle) -> None:
-        """End a role at once; calling it twice is harmless."""
+        """End a role at once; a second call does nothing."""
 
     @abstractmethod
     def put(self, value: Any) -> Ref:
-        """Hand over a value that many calls will carry: it is written once and read by all."""
+        """Send a value that many calls will name: it is written once and read by all roles."""
 
     @abstractmethod
     def close(self) -> None:
         """End all roles and release everything."""
+
+
+def make_executor(name: str, preload: Sequence[str] = ()) -> Executor:
+    """The executor of this name or import path."""
+    path = EXECUTORS.get(name, name)
+    module, colon, attribute = path.partition(":")
+    if not colon:
+        raise ConfigError(f"there is no executor {name!r}; {did_you_mean(name, EXECUTORS)}, or name it as module:Class")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"executor {name!r} cannot be imported: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Executor)):
+        raise ConfigError(f"executor {name!r} is not a subclass of elegantrl.execute.base.Executor")
+    return kind(preload)
+
+
+def own_copy(value: Any) -> Any:
+    """A copy that shares no memory with ``value``."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: own_copy(item) for key, item in value.items()}
+    if type(value) is list:
+        return [own_copy(item) for item in value]
+    if isinstance(value, tuple):
+        items = [own_copy(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value if isinstance(value, str | int | float | bytes | None) else copy.deepcopy(value)
 
 
 class RemoteTraceback(Exception):

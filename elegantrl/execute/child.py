@@ -26,8 +26,8 @@ BUILD = "(build)"
 def die_with_parent(alive: Connection) -> None:
     """Have the kernel end this process, and what it started, when the parent's end of ``alive`` closes.
 
-    The parent that asks is not the one that forked this process, so its death is no parent's death to the kernel; and
-    a thread that watches would need the interpreter, which a stuck environment may never let go of.
+    The fork server forked this process, so the kernel does not report the death of the process that uses it; and a
+    thread that watches would need the interpreter lock, which a stuck environment may never release.
     """
     os.setpgid(0, 0)
     fd = alive.fileno()
@@ -36,12 +36,12 @@ def die_with_parent(alive: Connection) -> None:
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
     gone = select.poll()
     gone.register(fd, select.POLLHUP)
-    if gone.poll(0):  # it went before the kernel was told
+    if gone.poll(0):  # the parent ended before the kernel was told
         os._exit(1)
 
 
 def leave_signals_to_parent() -> None:
-    """Ctrl-C and polite requests to end reach the whole group; what is to be saved first, the parent decides."""
+    """Ignore Ctrl-C and requests to end, which reach all processes: the parent decides what is saved first."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A function instead of SIG_IGN: programs that an environment starts do not inherit it.
         signal.signal(number, lambda *_: None)
@@ -57,7 +57,7 @@ def run_child(conn: Connection, alive: Connection, reader: int, answers_held: in
         calls = select.poll()
         calls.register(channel.fd, select.POLLIN)
         while True:
-            # Who sleeps in a read is woken, to no end, whenever the other side reads; that costs the other side most.
+            # A process that sleeps in a read is woken whenever the other side reads, which costs the other side time.
             calls.poll()
             _, call, _ = channel.recv()
             role = answer(channel, call, role)
@@ -83,7 +83,7 @@ def answer(channel: Channel, call: Place, role: Any) -> Any:
     except Exception as error:
         seconds = time.monotonic() - started
         kind, parcel = ERROR, channel.outbox.pack(portable(error))
-    args = value = None  # whoever hears the answer may count on it that what was sent is free again
+    args = value = None  # by the time of the answer, what the caller sent is free again
     channel.lend(parcel.block)
     channel.send(kind, parcel, seconds)
     return role

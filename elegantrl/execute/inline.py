@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import ConfigError, RoleDied
-from .base import Executor, Future, Handle, Ref
+from .base import ANSWERS_HELD, ONE_CPU, Executor, Future, Handle, Needs, Ref
 
 
 class InlineRef(Ref):
@@ -19,10 +19,14 @@ class InlineFuture(Future):
     def __init__(self, call: Callable[[], Any]):
         self._value: Any = None
         self._error: Exception | None = None
+        started = time.monotonic()
         try:
             self._value = call()
         except Exception as error:
             self._error = error
+        except SystemExit as error:  # in a process of its own this would end the role, not the run
+            self._error = RuntimeError(f"it called sys.exit({error.code!r})").with_traceback(error.__traceback__)
+        self.seconds = time.monotonic() - started
 
     def done(self) -> bool:
         return True
@@ -41,16 +45,14 @@ class InlineHandle(Handle):
     def call(self, method: str, *args: Any, timeout: float | None = None) -> InlineFuture:
         if timeout is not None:
             raise ConfigError("a role in this process cannot be stopped after a timeout; use --executor process")
-        return InlineFuture(lambda: self._run(method, args))
+        future = InlineFuture(lambda: self._run(method, args))
+        self.busy_seconds += future.seconds
+        return future
 
     def _run(self, method: str, args: tuple[Any, ...]) -> Any:
         if not self.alive:
             raise RoleDied(f"{type(self.role).__name__} was ended before {method}")
-        started = time.monotonic()
-        try:
-            return getattr(self.role, method)(*(a.value if isinstance(a, InlineRef) else a for a in args))
-        finally:
-            self.has_worked(time.monotonic() - started)
+        return getattr(self.role, method)(*(a.value if isinstance(a, InlineRef) else a for a in args))
 
 
 class InlineExecutor(Executor):
@@ -58,26 +60,33 @@ class InlineExecutor(Executor):
 
     isolates = False
 
-    def __init__(self) -> None:
+    def __init__(self, preload: Sequence[str] = ()) -> None:
         self.handles: list[InlineHandle] = []
 
-    def spawn_all(self, builds: Sequence[Callable[[], Any]], timeout: float | None = None) -> list[Handle]:
-        new = [InlineHandle(build()) for build in builds]
+    def spawn_all(
+        self,
+        builds: Sequence[Callable[[], Any]],
+        timeout: float | None = None,
+        needs: Needs = ONE_CPU,
+        answers_held: int = ANSWERS_HELD,
+    ) -> list[Handle]:
+        new = [InlineHandle(InlineFuture(build).result()) for build in builds]
         self.handles += new
         return list(new)
 
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
-        return list(futures)
+        return [future for future in futures if future.done()]
 
     def kill(self, handle: Handle) -> None:
         assert isinstance(handle, InlineHandle)
         if handle.alive:
             handle.alive = False
+            self.handles.remove(handle)
             handle.role.close()
 
     def put(self, value: Any) -> InlineRef:
         return InlineRef(value)
 
     def close(self) -> None:
-        for handle in self.handles:
+        for handle in list(self.handles):
             self.kill(handle)

@@ -1,7 +1,8 @@
 """Roles in processes of this machine, one process per role.
 
 Children come from a fork server that has imported torch already and never touched a device: they start in a fraction of
-a second and may use CUDA. A child dies with this process, whichever way that ends.
+a second and may use CUDA. A child dies with this process, whichever way that ends. The death of the fork server counts
+as the death of the roles that it forked, because their exit codes are lost with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import gc
 import math
 import multiprocessing
 import os
-import pickle
 import select
 import signal
 import time
@@ -22,21 +22,19 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, RoleDied, RoleError, RoleTimedOut
-from .base import Executor, Future, Handle, Ref, RemoteTraceback
+from ..errors import ConfigError, RoleDied, RoleTimedOut, format_error
+from .base import ANSWERS_HELD, ONE_CPU, Executor, Future, Handle, Needs, Ref
 from .child import BUILD, run_child
+from .failures import NO_MAIN_GUARD, cannot_travel, format_exit, leave_if_importing_main, no_main_guard, revive
 from .shared import CALL, ERROR, MAX_READERS, Block, Channel, Outbox, Parcel
 
 CALLS_ON_WIRE = 4
 """One that runs and some that are ready; many more could fill the pipe while both sides write."""
 
-ANSWERS_HELD = 4
-"""Blocks of answers that we may hold before a role has to wait for us."""
-
 SWEEP_SECONDS = 1.0
-"""How long we wait in vain before we look for garbage."""
+"""How long a wait lasts before garbage is collected."""
 
-GOODBYE_SECONDS = 2.0
+CLOSE_SECONDS = 2.0
 """How long roles may take to close their environments before they are ended."""
 
 
@@ -49,6 +47,11 @@ class ProcessFuture(Future):
 
     def end(self, value: Any = None, error: BaseException | None = None) -> None:
         self.ended, self._value, self._error = True, value, error
+
+    def take(self) -> Any:
+        value = super().take()
+        self._value = None  # the memory of the role is free again
+        return value
 
     def done(self) -> bool:
         if not self.ended:
@@ -83,7 +86,12 @@ class ProcessHandle(Handle):
         ours, theirs = context.Pipe(duplex=True)
         alive_theirs, self.alive = context.Pipe(duplex=False)
         self.process = context.Process(target=run_child, args=(theirs, alive_theirs, reader, answers_held))
-        self.process.start()
+        try:
+            self.process.start()
+        except (OSError, EOFError) as error:
+            for end in (ours, theirs, alive_theirs, self.alive):
+                end.close()
+            raise RoleDied(f"the fork server ended while it started a process ({format_error(error)})") from error
         # With our copies gone the child is the only holder of its ends.
         theirs.close()
         alive_theirs.close()
@@ -96,7 +104,7 @@ class ProcessHandle(Handle):
         """Calls, and the blocks that they name besides their own."""
         self.head_since = 0.0
         self.death: str | None = None
-        """What this role died of, in words."""
+        """How this role ended."""
 
     # ---- calls
 
@@ -142,7 +150,7 @@ class ProcessHandle(Handle):
             self.take_answers(self.waiting[-1])  # what it said before it died still counts
             dead = True
         if dead:
-            self.bury()
+            self.release()
         elif self.seconds_left() == 0.0:
             self.end_for_timeout()
 
@@ -159,8 +167,9 @@ class ProcessHandle(Handle):
 
     def take_answer(self) -> None:
         kind, parcel, seconds = self.channel.recv()
-        self.has_worked(seconds)
+        self.busy_seconds += seconds
         future = self.waiting.popleft()
+        future.seconds = seconds
         if self.waiting:
             self.head_since = time.monotonic()
             self.send_ready()
@@ -202,22 +211,21 @@ class ProcessHandle(Handle):
     def kill(self, why: str) -> None:
         if self.death is None:
             self.process.kill()
-            self.bury(why)
+            self.release(why)
 
-    def bury(self, why: str | None = None) -> None:
-        """Make sure that the child and what it started are gone; end its calls. It says nothing any more."""
+    def release(self, why: str | None = None) -> None:
+        """Make sure that the child and the processes that it started have ended; end its calls."""
         pid = self.process.pid
-        self.process.join(GOODBYE_SECONDS)
-        if self.process.exitcode is None:  # its pipe is closed and still it lives
+        self.process.join(CLOSE_SECONDS)
+        if self.process.exitcode is None:  # its pipe is closed and it is still alive
             self.process.kill()
             self.process.join()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        self.death = why or in_words(self.process.exitcode)
+        self.death = why or format_exit(self.process.exitcode)
         while self.waiting:
             future = self.waiting.popleft()
-            hint = "; if nobody sent it, memory ran out" if self.death == "died of SIGKILL" else ""
-            future.end(error=RoleDied(f"pid {pid} {self.death} before it answered {future.method}{hint}"))
+            future.end(error=self.death_error(pid, self.process.exitcode, future.method))
         self.unsent.clear()
         for block in self.channel.outbox.blocks:
             block.forget(self.channel.peer)
@@ -225,31 +233,39 @@ class ProcessHandle(Handle):
         self.alive.close()
         self.process.close()
 
+    def death_error(self, pid: int, exit_code: int, method: str) -> Exception:
+        if exit_code == NO_MAIN_GUARD:
+            return no_main_guard()
+        hint = "; if no process sent it, memory ran out" if self.death == "died of SIGKILL" else ""
+        return RoleDied(f"pid {pid} {self.death} before it answered {method}{hint}")
+
 
 class ProcessExecutor(Executor):
-    """A process per role; ``preload`` names modules that the fork server imports for all of them.
-
-    A role whose last ``answers_held`` big answers are still in use waits before it gives another.
-    """
+    """A process per role; ``preload`` names modules that the fork server imports for all of them."""
 
     isolates = True
 
-    def __init__(self, preload: Sequence[str] = (), answers_held: int = ANSWERS_HELD):
+    def __init__(self, preload: Sequence[str] = ()):
         if not hasattr(os, "memfd_create"):
             raise ConfigError("processes need Linux, for shared memory without a name; use --executor inline")
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            raise ConfigError('a script that starts processes needs `if __name__ == "__main__":` around the start')
+        leave_if_importing_main()
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["elegantrl.execute.child", *preload, "elegantrl.execute.server"])
-        self.outbox, self.answers_held = Outbox(), answers_held
+        self.outbox = Outbox()
         self.handles: dict[int, ProcessHandle] = {}
-        # At exit multiprocessing waits for its children; those of an executor that nobody closed would wait for us.
+        # At exit multiprocessing waits for its children; those of an executor that was not closed would never end.
         atexit.register(self.close)
 
-    def spawn_all(self, builds: Sequence[Callable[[], Any]], timeout: float | None = None) -> list[Handle]:
+    def spawn_all(
+        self,
+        builds: Sequence[Callable[[], Any]],
+        timeout: float | None = None,
+        needs: Needs = ONE_CPU,
+        answers_held: int = ANSWERS_HELD,
+    ) -> list[Handle]:
         new: list[ProcessHandle] = []
         try:
-            new.extend(self.start_child() for _ in builds)
+            new.extend(self.start_child(answers_held) for _ in builds)
             calls = [h.call(BUILD, build, timeout=timeout) for h, build in zip(new, builds, strict=True)]
             for call in calls:
                 call.result()
@@ -259,13 +275,13 @@ class ProcessExecutor(Executor):
             raise
         return list(new)
 
-    def start_child(self) -> ProcessHandle:
-        # The number of a child that is gone is free again: it names the child's place in every block.
+    def start_child(self, answers_held: int) -> ProcessHandle:
+        # The number of a child that has ended is free again: it names the child's place in every block.
         free = (n for n in range(MAX_READERS) if n not in self.handles or self.handles[n].death is not None)
         number = next(free, None)
         if number is None:
             raise ConfigError(f"an executor runs up to {MAX_READERS} processes; use fewer workers with more groups")
-        self.handles[number] = ProcessHandle(self.context, self.outbox, number, self.answers_held)
+        self.handles[number] = ProcessHandle(self.context, self.outbox, number, answers_held)
         return self.handles[number]
 
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
@@ -283,11 +299,11 @@ class ProcessExecutor(Executor):
         return ProcessRef(parcel, self.outbox.blocks[parcel.block])
 
     def close(self) -> None:
-        """Let the roles close what they hold, then end those that do not come to an end."""
+        """Let the roles close what they hold, then end those that are still alive."""
         alive = [handle for handle in self.handles.values() if handle.death is None]
         for handle in alive:
             handle.channel.conn.close()
-        end = time.monotonic() + GOODBYE_SECONDS
+        end = time.monotonic() + CLOSE_SECONDS
         for handle in alive:
             connection.wait([handle.process.sentinel], max(0.0, end - time.monotonic()))
             handle.kill("was ended")
@@ -297,7 +313,7 @@ class ProcessExecutor(Executor):
 
 
 def wait_for(futures: Sequence[Future], timeout: float | None) -> list[Future]:
-    """The contract of ``Executor.wait``; futures of other executors only have to know whether they are done."""
+    """``Executor.wait`` for futures of which those of other executors only have to know whether they are done."""
     end = None if timeout is None else time.monotonic() + timeout
     sweep_at = time.monotonic() + SWEEP_SECONDS
     while True:
@@ -307,7 +323,7 @@ def wait_for(futures: Sequence[Future], timeout: float | None) -> list[Future]:
         handles = list({id(f.handle): f.handle for f in futures if isinstance(f, ProcessFuture)}.values())
         limits = [sweep_at - time.monotonic()]
         if limits[0] <= 0.0:
-            gc.collect()  # garbage in a cycle may hold what the role that we wait for waits for
+            gc.collect()  # garbage in a cycle may hold memory that the role waits for
             limits, sweep_at = [math.inf], math.inf
         limits += [] if end is None else [end - time.monotonic()]
         limits += [left for handle in handles if (left := handle.seconds_left()) is not None]
@@ -316,33 +332,3 @@ def wait_for(futures: Sequence[Future], timeout: float | None) -> list[Future]:
             news.register(fd, select.POLLIN)
         limit = min(limits)
         news.poll(1000 * max(0.0, limit) if limit < math.inf else None)
-
-
-# ---- words
-
-
-def in_words(exit_code: int) -> str:
-    """How a child that was not asked to end came to its end."""
-    if exit_code >= 0:
-        return f"exited with code {exit_code}"
-    try:
-        return f"died of {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"died of signal {-exit_code}"
-
-
-def cannot_travel(error: Exception) -> ConfigError:
-    return ConfigError(
-        f"what cannot be pickled cannot be sent to another process ({' '.join(str(error).split())});"
-        f" name a class or a function at the top of a module, or use --executor inline"
-    )
-
-
-def revive(body: bytes, text: str, where: str) -> BaseException:
-    """An error of a child, with its traceback as the cause."""
-    try:
-        error = pickle.loads(body)
-    except Exception:
-        error = RoleError(text.strip().splitlines()[-1])
-    error.__cause__ = RemoteTraceback(text, where)
-    return error

@@ -114,6 +114,10 @@ class Learner:
     def num_updates(self) -> int:
         return self.agent.num_updates
 
+    def is_finite(self) -> bool:
+        """Whether parameters and optimisers hold no NaN and no infinity."""
+        return bool(self.agent.is_finite())
+
     def weights(self) -> Weights:
         """The policy as it is now, as a copy that later updates do not touch."""
         return Weights(self.version, joined(self.policy_tensors))

@@ -124,7 +124,7 @@ class RunDisplay:
         star = "  [green]best[/green]" if is_best else ""
         episodes = f"{len(score.returns)} episode{'s' if len(score.returns) > 1 else ''}"
         self.console.print(
-            f"step {progress.last_eval:>10,}  evaluation {score.mean:>10,.1f} +/- {score.ci95:<7,.1f}"
+            f"step {progress.last_scored:>10,}  evaluation {score.mean:>10,.1f} +/- {score.ci95:<7,.1f}"
             f" (std {score.std:,.1f}, {episodes}){star}",
             soft_wrap=not self.live,
         )

@@ -1,8 +1,8 @@
 """The learners of a run as one: in this process, in one of its own, or several ranks that average their gradients.
 
-Every rank learns from the groups of environments that are its share; all take the same steps, so rank 0 speaks for all.
-A rank that dies or hangs leaves the others stuck in the middle of a step: nobody is repaired, all begin anew from the
-last commit. Whoever supervises them decides that.
+Every rank learns from its share of the groups of environments; all take the same steps, so rank 0 answers for all. A
+rank that dies or hangs leaves the others stuck in the middle of a step: no rank is repaired, all start again from the
+last commit. The supervisor decides that.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, PeersLost
-from ..execute.base import Executor, Future, Handle
+from ..execute.base import ONE_CPU, Executor, Future, Handle, Needs
 from ..nets.policies import PolicySpec
 from ..roles.learner import COMMON, Report
 from ..types import Fragment, Metrics, State, Weights
-from .requests import share_out
+from .requests import split_groups
+from .timeouts import Timeouts
 
 GRACE_SECONDS = 1.0
 """How long the loss of a peer waits for its cause: the peer's own error or its death."""
 
 
 def part_of_rank(rank: int) -> str:
-    """What the state of a rank is called in a commit."""
+    """The name of a rank's part of a commit."""
     return f"learner{rank}" if rank else "learner"
 
 
 class Learners:
     """All learners of a run. A call raises what a rank raised, or that it died or timed out, and never waits for ever.
 
-    ``build(rank)`` gives what makes the ``Learner`` of that rank, in whichever process that is; one in a process of its
-    own must be able to travel there.
+    ``build(rank)`` gives the function that makes the ``Learner`` of that rank, in whichever process that is; for one in
+    a process of its own the function is pickled.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class Learners:
         build: Callable[[int], Callable[[], Any]],
         num_learners: int = 1,
         num_groups: int = 1,
-        timeout: float | None = None,
+        timeouts: Timeouts | None = None,
+        needs: Needs = ONE_CPU,
     ):
         if num_learners > 1 and not executor.isolates:
             raise ConfigError(f"{num_learners} learners need processes of their own; use --executor process")
@@ -54,35 +56,35 @@ class Learners:
                 f" use --num-groups {-(-num_groups // num_learners) * num_learners} or another --num-learners"
             )
         self.executor, self.build = executor, build
-        self.groups = share_out(num_groups, num_learners)
-        self.timeout = timeout if executor.isolates else None
+        self.groups = split_groups(num_groups, num_learners)
+        self.timeouts, self.needs = timeouts or Timeouts(isolates=executor.isolates), needs
         self.handles: list[Handle] = []
         self.start()
 
     # ---- life
 
     def start(self) -> None:
-        """Bring all ranks to life and have them meet; ranks that cannot leave nobody behind."""
+        """Spawn all ranks and connect them; if one fails, all are ended."""
         ranks = range(len(self.groups))
-        self.handles = self.executor.spawn_all([self.build(rank) for rank in ranks], self.timeout)
+        self.handles = self.executor.spawn_all([self.build(rank) for rank in ranks], self.timeouts.of(), self.needs)
         try:
             if len(ranks) > 1:
-                self.meet()
+                self.connect()
             self.policy_spec: PolicySpec = self.ask("policy_spec")
         except BaseException:
             self.close()
             raise
 
-    def meet(self) -> None:
+    def connect(self) -> None:
         with tempfile.TemporaryDirectory(prefix="elegantrl-") as folder:
             try:
-                self.ask_all("connect", *[(str(Path(folder) / "ranks"),) for _ in self.groups])
+                self.outcomes(self.call_all("connect", *[(str(Path(folder) / "ranks"),) for _ in self.groups]))
             except BaseException:
-                self.close()  # before the folder goes, which a rank that still waits would write to
+                self.close()  # before the folder is removed: a rank that still waits would write to it
                 raise
 
     def restart(self) -> None:
-        """End all ranks and begin anew, with fresh parameters and empty buffers."""
+        """End all ranks and start new ones, with fresh parameters and empty buffers."""
         self.close()
         self.start()
 
@@ -94,23 +96,45 @@ class Learners:
 
     def update(self, fragments: Sequence[Fragment]) -> tuple[Metrics, Weights]:
         """Learn from a fragment per group; metrics are those of all ranks' data."""
-        shares = [([f for f in fragments if f.slot_group in groups],) for groups in self.groups]
-        if not self.executor.isolates:
-            metrics, weights = self.ask_all("learn", *shares)[0]
-            return metrics, weights
-        report: Report = self.ask_all("report", *shares)[0]
-        assert report.weights is not None  # rank 0 sends them
-        return dict(zip(report.names, report.values.unbind(), strict=True)), own(report.weights)
+        return self.finish_update(self.start_update(fragments))
 
-    def end_open_episodes(self, cut: Sequence[np.ndarray]) -> None:
-        """Cut the newest transition of every lane whose episode was lost; an array [N] per group."""
-        self.ask_all("end_open_episodes", *[([cut[group] for group in groups],) for groups in self.groups])
+    def start_update(self, fragments: Sequence[Fragment]) -> list[Future]:
+        """The calls of an update, one per rank."""
+        shares = [([f for f in fragments if f.slot_group in groups],) for groups in self.groups]
+        return self.call_all("report" if self.executor.isolates else "learn", *shares, kind="update")
+
+    def finish_update(self, calls: Sequence[Future]) -> tuple[Metrics, Weights]:
+        if not self.executor.isolates:
+            metrics, weights = self.outcomes(calls)[0]
+            return metrics, weights
+        self.outcomes(calls)
+        self.timeouts.note("update", calls[0])
+        report: Report = calls[0].take()
+        assert report.weights is not None  # rank 0 sends them
+        return dict(zip(report.names, report.values.unbind(), strict=True)), report.weights
+
+    def waits_for(self, calls: Sequence[Future]) -> list[Future]:
+        """Those calls of which one must end before ``outcomes`` knows more; none if it need not wait."""
+        waiting = [call for call in calls if not call.done()]
+        has_failed = any(is_error(call) for call in calls if call not in waiting)
+        return [] if has_failed else waiting
+
+    def end_open_episodes(self, broken: Sequence[np.ndarray]) -> None:
+        """Truncate the newest transition of every lane whose episode was lost; an array [N] per group."""
+        shares = [([broken[group] for group in groups],) for groups in self.groups]
+        self.outcomes(self.call_all("end_open_episodes", *shares))
 
     # ---- what rank 0 knows for all
 
     def weights(self) -> Weights:
-        weights: Weights = self.ask("weights")
-        return own(weights) if self.executor.isolates else weights
+        (call,) = self.call_first("weights")
+        self.outcomes([call])
+        weights: Weights = call.take()
+        return weights
+
+    def is_finite(self) -> bool:
+        """Whether no parameter and no optimiser holds a NaN or an infinity."""
+        return bool(self.ask("is_finite"))
 
     def num_updates(self) -> int:
         number: int = self.ask("num_updates")
@@ -118,25 +142,32 @@ class Learners:
 
     # ---- commits
 
-    def state_dict(self) -> dict[str, State]:
-        """A part of a commit per rank; parameters and all else that ranks share only in that of rank 0."""
-        states = self.ask_all("state_dict", *[() for _ in self.groups])
-        return {part_of_rank(rank): state for rank, state in enumerate(states)}
+    def request_states(self) -> list[Future]:
+        return self.call_all("state_dict", *[() for _ in self.groups])
+
+    def state_dict(self, calls: Sequence[Future] = ()) -> dict[str, State]:
+        """A part of a commit per rank, as own copies; what ranks share is only in that of rank 0.
+
+        ``calls`` are those of ``request_states``, if they were made before.
+        """
+        calls = calls or self.request_states()
+        self.outcomes(calls)
+        return {part_of_rank(rank): call.take() for rank, call in enumerate(calls)}
 
     def load_state_dict(self, parts: dict[str, State]) -> None:
         first = parts[part_of_rank(0)]
-        calls = [self.handles[0].call("load_state_dict", first, timeout=self.timeout)]
+        calls = [self.handles[0].call("load_state_dict", first, timeout=self.timeouts.of())]
         if len(self.handles) > 1:
             shared = self.executor.put({name: first[name] for name in COMMON})
             for rank, handle in enumerate(self.handles[1:], 1):
                 own_part = parts[part_of_rank(rank)]
-                calls.append(handle.call("load_state_dict", shared, own_part, timeout=self.timeout))
+                calls.append(handle.call("load_state_dict", shared, own_part, timeout=self.timeouts.of()))
         self.outcomes(calls)
 
-    # ---- talking to ranks
+    # ---- calls
 
     def memory_bytes(self) -> int:
-        """What the process of a learner holds in memory, of several the one that holds most."""
+        """Memory that the process of a learner holds, of several the largest."""
         return max(handle.memory_bytes() for handle in self.handles)
 
     def busy_seconds(self) -> float:
@@ -144,13 +175,15 @@ class Learners:
         return math.fsum(handle.busy_seconds for handle in self.handles) / len(self.handles)
 
     def ask(self, method: str) -> Any:
-        return self.outcomes([self.handles[0].call(method, timeout=self.timeout)])[0]
+        return self.outcomes(self.call_first(method))[0]
 
-    def ask_all(self, method: str, *args: tuple[Any, ...]) -> list[Any]:
-        """What every rank answers to its own arguments."""
+    def call_first(self, method: str) -> list[Future]:
+        return [self.handles[0].call(method, timeout=self.timeouts.of())]
+
+    def call_all(self, method: str, *args: tuple[Any, ...], kind: str = "") -> list[Future]:
+        """Calls on every rank, each with its own arguments."""
         pairs = zip(self.handles, args, strict=True)
-        calls = [handle.call(method, *mine, timeout=self.timeout) for handle, mine in pairs]
-        return self.outcomes(calls)
+        return [handle.call(method, *mine, timeout=self.timeouts.of(kind)) for handle, mine in pairs]
 
     def outcomes(self, calls: Sequence[Future]) -> list[Any]:
         """The values of calls that depend on each other: the first to fail ends the wait for all."""
@@ -163,13 +196,16 @@ class Learners:
             for call in ended:
                 try:
                     call.result()
-                except PeersLost as error:  # somebody else's fault: give them a moment to tell
+                except PeersLost as error:  # another rank's fault: wait a moment for its own error
                     lost = lost or error
         if lost is not None:
             raise lost
         return [call.result() for call in calls]
 
 
-def own(weights: Weights) -> Weights:
-    """A copy: what was received lies in memory that its sender waits for."""
-    return Weights(weights.version, weights.flat.clone())
+def is_error(call: Future) -> bool:
+    try:
+        call.result()
+    except Exception:
+        return True
+    return False

@@ -1,7 +1,4 @@
-"""Where a run stands, and who is told.
-
-What a supervisor remembers of its run goes into commits; clocks do not.
-"""
+"""The progress of a run, and the display that shows it. Counters go into commits; clocks do not."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..roles.evaluator import Score
-from ..types import State, Weights
+from ..types import State
 
 RECENT_EPISODES = 20
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands; what a commit keeps of the supervisor."""
+    """Counters and results of a run: the supervisor's part of a commit."""
 
     env_steps: int = 0
     seq: int = 0
@@ -29,6 +26,9 @@ class Progress:
     wall_seconds: float = 0.0
     recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     last_eval: int = 0
+    """The step of the last scheduled evaluation."""
+    last_scored: int = 0
+    """The step of the policy whose evaluation was completed last."""
     last_commit: int = 0
     best_mean: float = -math.inf
     best_ci95: float = 0.0
@@ -47,13 +47,14 @@ class Progress:
         state = {name: getattr(self, name) for name in self.__slots__}
         return state | {"recent_returns": list(self.recent_returns)}
 
-    @classmethod
-    def from_state(cls, state: State) -> Progress:
-        return cls(**state | {"recent_returns": deque(state["recent_returns"], maxlen=RECENT_EPISODES)})
+    def load_state_dict(self, state: State) -> None:
+        for name in self.__slots__:
+            setattr(self, name, state[name])
+        self.recent_returns = deque(state["recent_returns"], maxlen=RECENT_EPISODES)
 
 
 class Display(Protocol):
-    """Whoever shows a run to a person."""
+    """Shows a run to its user."""
 
     def progress(self, progress: Progress, steps_per_second: float) -> None: ...
 
@@ -84,46 +85,15 @@ class Speedometer:
         self._start += time.monotonic() - before
 
 
-@dataclass(slots=True)
-class Evaluation:
-    """A policy that is being judged, and what was heard of it so far."""
-
-    env_steps: int
-    weights: Weights
-    returns: tuple[float, ...] = ()
-    looks: int = 0
-    failures: int = 0
-    """Looks that came to nothing because an environment failed."""
-
-    @property
-    def score(self) -> Score:
-        return Score(self.returns)
-
-    def state_dict(self) -> State:
-        return {
-            "env_steps": self.env_steps,
-            "version": self.weights.version,
-            "flat": self.weights.flat,
-            "returns": list(self.returns),
-            "looks": self.looks,
-            "failures": self.failures,
-        }
-
-    @classmethod
-    def from_state(cls, state: State) -> Evaluation:
-        weights = Weights(state["version"], state["flat"])
-        return cls(state["env_steps"], weights, tuple(state["returns"]), state["looks"], state.get("failures", 0))
-
-
-class Shares:
-    """What share of the time each role has been waiting since it was asked last."""
+class IdleTime:
+    """The share of the time that each role has been waiting since the last question."""
 
     def __init__(self, busy: dict[str, float]):
         self.busy, self.time = busy, time.monotonic()
 
-    def waited(self, busy: dict[str, float]) -> dict[str, float]:
+    def shares(self, busy: dict[str, float]) -> dict[str, float]:
         passed = max(time.monotonic() - self.time, 1e-9)
-        # A role that was replaced meanwhile counts from its beginning.
+        # A role that was replaced meanwhile counts from its start.
         shares = {role: min(1.0, max(0.0, 1.0 - (busy[role] - self.busy[role]) / passed)) for role in busy}
         self.busy, self.time = busy, time.monotonic()
         return shares

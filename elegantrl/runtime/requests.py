@@ -1,4 +1,4 @@
-"""What hosts of environment groups were asked for, what they delivered, and what a successor has to repeat."""
+"""The requests for fragments that workers have got, the record of a worker, and fragments as a part of a commit."""
 
 from __future__ import annotations
 
@@ -17,63 +17,72 @@ from ..roles.worker import part_name
 from ..tree import leaves
 from ..types import Episodes, Fault, Fragment, Rollout, State, from_state, to_state
 
-RESTORING = -1
-"""In place of a job: the host takes over the snapshot."""
 
-
-class Job(NamedTuple):
-    """A fragment of every group of a host, asked for and not yet taken."""
+class Request(NamedTuple):
+    """A fragment of every group of a worker."""
 
     weights: Ref | None
     horizon: int
     seq: int
+
+
+class Pending(NamedTuple):
+    """A request whose fragments have not been taken."""
+
+    request: Request
     call: Future
 
 
 @dataclass(slots=True)
-class Host:
-    """Some groups of environments, and who acts for them."""
+class WorkerRecord:
+    """What the pool knows of one worker."""
 
     build: Callable[[], Any]
     groups: range
     handle: Handle
-    waiting: deque[Job] = field(default_factory=deque)
-    """What it was asked for and has not been taken, oldest first."""
-    past: list[Job] = field(default_factory=list)
-    """What was taken since its snapshot: a successor repeats it."""
-    seen: list[Tensor] = field(default_factory=list)
-    """For each group, the observations [N, O] after the last of these: a repetition must end there too."""
+    pending: deque[Pending] = field(default_factory=deque)
+    """Requests whose fragments have not been taken, oldest first."""
+    past: list[Request] = field(default_factory=list)
+    """Requests whose fragments were taken since the snapshot: a successor repeats them."""
+    last_obs: list[Tensor] = field(default_factory=list)
+    """The observations [N, ...] of each group after the newest of these: a repetition must end there too."""
     snapshot: dict[str, State] = field(default_factory=dict)
     snapshot_seq: int = -1
-    """The last job whose effects are in the snapshot."""
+    """The newest request whose effects are in the snapshot."""
     snapshot_time: float = 0.0
-    next_snapshot: tuple[int, Future] | None = None
-    """One that was asked for, and the last job before it."""
+    snapshot_seconds: float = 0.0
+    """How long the worker took to make it."""
+    next_snapshot: Pending | None = None
+    """A snapshot that was asked for, and the newest request before it."""
     repeating: int | None = None
-    """For a new host that catches up the job it is at, or ``RESTORING``."""
+    """While a new worker catches up, the request that it repeats, or ``RESTORING``."""
+
+    def last_answered(self) -> int:
+        """The newest request that the worker has answered."""
+        answered = [p.request.seq for p in self.pending if value_of(p.call) is not None]
+        return max([self.snapshot_seq, *answered, *(request.seq for request in self.past)])
+
+    def parts_of(self, parts: dict[str, State]) -> dict[str, State]:
+        """Those parts of a commit that belong to the groups of this worker."""
+        return {part_name(group): parts[part_name(group)] for group in self.groups}
 
 
-NO_CALL: Future = InlineFuture(lambda: None)
-"""In place of an answer that was taken: keeping it would hold its sender back."""
+RESTORING = -1
+"""In place of a request: a new worker loads the snapshot."""
 
 
-def held_job(fragments: list[Fragment]) -> Job:
-    """A job that was answered in an earlier life."""
-    return Job(None, fragments[0].rollout.reward.shape[0], fragments[0].seq, InlineFuture(lambda: fragments))
+def answered_before(fragments: list[Fragment]) -> Pending:
+    """Fragments of one request that a commit holds, as if they had just been answered."""
+    request = Request(None, fragments[0].rollout.reward.shape[0], fragments[0].seq)
+    return Pending(request, InlineFuture(lambda: fragments))
 
 
 def value_of(call: Future) -> Any:
-    """What a call has brought; None if it failed or has not ended."""
+    """The value of a call; None if it failed or has not ended."""
     try:
         return call.result() if call.done() else None
     except Exception:
         return None
-
-
-def last_answered(host: Host) -> int:
-    """The newest job that a host has done."""
-    answered = [job.seq for job in host.waiting if value_of(job.call) is not None]
-    return max([host.snapshot_seq, *answered, *(job.seq for job in host.past)])
 
 
 def by_address(fragment: Fragment) -> tuple[int, int]:
@@ -102,11 +111,7 @@ def unpack_fragment(state: State) -> Fragment:
     return Fragment(*address, rollout, episodes, faults, state["steps_lost"])
 
 
-def parts_of(host: Host, parts: dict[str, State]) -> dict[str, State]:
-    return {part_name(group): parts[part_name(group)] for group in host.groups}
-
-
-def share_out(num_groups: int, num_hosts: int) -> list[range]:
-    """Consecutive groups for each host, as equal in number as can be."""
-    ends = [num_groups * i // num_hosts for i in range(num_hosts + 1)]
+def split_groups(num_groups: int, num_parts: int) -> list[range]:
+    """Consecutive groups for each of ``num_parts``, as equal in number as can be."""
+    ends = [num_groups * i // num_parts for i in range(num_parts + 1)]
     return [range(start, end) for start, end in pairwise(ends)]

@@ -1,89 +1,56 @@
-"""Those who act and judge for a learner: hosts of environment groups and an evaluator, wherever they run.
+"""The worker pool: which worker acts for which groups, and how far workers go ahead of the learner.
 
-Hosts work ahead of the learner by up to ``max_lag`` fragments of every group. With a lag of L the data of update k were
-made with the weights after update k - 1 - L, whatever the speed of anybody: the order of calls decides, not the clock.
-Only where the learner does not wait for all hosts (``sync_frac`` below 1) does speed decide what it learns from.
+Workers act ahead of the learner by up to ``max_lag`` fragments of every group. With a lag of L the data of update k
+were made with the weights after update k - 1 - L, whatever the speed of a process: the order of calls decides, not the
+clock. Only where the learner does not wait for all workers (``sync_frac`` below 1) do its data depend on speed.
 
-Whoever dies or hangs is replaced. A new host starts from the last snapshot of its groups and repeats what they did
-since then with the weights of that time: where environments can be restored it continues bit for bit. A host that dies
-twice at the same place, or whose environments cannot be restored, begins new episodes instead.
+A worker that dies or hangs is replaced (``recovery.py``).
 """
 
 from __future__ import annotations
 
-import copy
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby, repeat
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Any
 
 import numpy as np
-import torch
 
 from ..config.sections import ExecuteConfig
-from ..errors import RoleDied, RoleTimedOut
-from ..execute.base import Executor, Future, Handle, Ref
+from ..execute.base import ANSWERS_HELD, Executor, Future, Handle, Ref
 from ..nets.policies import PolicySpec
-from ..rng import derive_seed
-from ..roles.evaluator import Score
 from ..types import EnvSpec, Fragment, State, Weights
-from .budget import RestartBudget
+from .recovery import BrokenLanes, Recovery
 from .requests import (
-    NO_CALL,
-    RESTORING,
-    Host,
-    Job,
+    Pending,
+    Request,
+    WorkerRecord,
+    answered_before,
     by_address,
-    held_job,
-    last_answered,
     last_observations,
     pack_fragment,
-    parts_of,
-    share_out,
+    split_groups,
     unpack_fragment,
     value_of,
 )
-
-SNAPSHOT_SECONDS, SNAPSHOT_CALLS = 1.0, 32
-"""A new host repeats no more than this; snapshots change no result, so a clock may time them."""
-
-CALL_SECONDS = 1800.0
-"""Unless said otherwise, a process that has not answered for so long is taken for stuck."""
-FRAGMENT_SECONDS, FRAGMENT_FACTOR = 60.0, 20.0
-"""Fragments are much alike: one that takes longer than this and than so many times the longest will never come."""
+from .restarts import Restarts
+from .timeouts import Timeouts
 
 IN_FLIGHT = "in_flight"
 """The part of a commit that holds fragments which no update has seen yet."""
+EXACTNESS = ("episode", "replayed", "exact")
+
+Explain = Callable[[Exception, str], Exception]
 
 
-class Outcome(Protocol):
-    """The value of a call by somebody, or an error that says who it was."""
+class WorkerPool:
+    """The workers of a run; ``build(groups)`` gives the function that makes the worker of these groups.
 
-    def __call__(self, future: Future, who: str) -> Any: ...
-
-
-@dataclass(slots=True)
-class Losses:
-    """What replacing roles and not waiting for the slow has cost so far."""
-
-    restarts: int = 0
-    steps_lost: int = 0
-    """Environment steps of work that died with its process: at most one fragment of each group for every worker, and
-    what came after the last commit for every learner."""
-    episodes_lost: int = 0
-    """Open episodes that could not be continued."""
-    steps_stale: int = 0
-    """Environment steps that came too late to be learned from."""
-    env_errors: int = 0
-    """Environments that were reset because they failed, and fragments that were rejected."""
-
-
-class Crew:
-    """Everybody but the learner; ``build(groups)`` makes what makes the host of these groups."""
+    ``explain(error, role)`` turns an error that a role raised into the one that the run raises.
+    """
 
     def __init__(
         self,
@@ -91,378 +58,258 @@ class Crew:
         build: Callable[[range], Callable[[], Any]],
         num_groups: int = 1,
         config: ExecuteConfig | None = None,
-        tell: Callable[[str], None] = lambda text: None,
+        restarts: Restarts | None = None,
+        explain: Explain = lambda error, role: error,
     ):
         config = config or ExecuteConfig()
-        self.executor, self.tell = executor, tell
+        self.executor, self.explain = executor, explain
         self.max_lag, self.sync_frac = config.max_lag, config.sync_frac
         self.max_bytes = math.inf if config.max_worker_memory is None else config.max_worker_memory * 1e6
-        self.role_timeout = config.role_timeout
-        self.timeout = call_seconds(config) if executor.isolates else None
-        self.longest_fragment = 0.0
-        self.budget = RestartBudget(config.max_restarts)
-        self.losses = Losses()
-        self.policy_spec: PolicySpec | None = None
+        self.timeouts = Timeouts(config.role_timeout, executor.isolates)
+        self.restarts = restarts or Restarts(config.max_restarts, lambda text: None)
+        self.counts = self.restarts.counts
         self.build, self.num_groups = build, num_groups
-        self.hosts = self.hosts_for(config.num_workers)
-        spec: EnvSpec = self.insist(0, lambda: self.hosts[0].handle.call("env_spec"), plain_outcome)
-        self.lanes = spec.num_envs
-        self.env_spec = replace(spec, num_envs=self.lanes * self.num_groups)
+        self.broken = BrokenLanes(num_groups, 1)
+        self.recovery = Recovery(executor, self.timeouts, self.counts, self.broken, self.spawn)
+        self.workers = self.spawn_workers(config.num_workers)
+        spec: EnvSpec = self.ask(0, lambda worker: worker.handle.call("env_spec", timeout=self.timeouts.of()))
+        self.num_lanes = self.broken.num_lanes = spec.num_envs
+        self.env_spec = replace(spec, num_envs=self.num_lanes * self.num_groups)
         self.weights: Ref | None = None
         self.version = 0
-        self.cuts: dict[int, tuple[int, np.ndarray]] = {}
-        """Of groups that lost open episodes: the first job after the loss, and the lanes [N] concerned."""
-        self.verdict: tuple[Ref | None, int, Future] | None = None
-        """What the evaluator is asked for: weights, seed, and its answer to come."""
 
-    def hosts_for(self, num_workers: int) -> list[Host]:
-        """Hosts that share all groups."""
-        groups = share_out(self.num_groups, num_workers)
+    # ---- spawning
+
+    def spawn(self, role: str, builds: Sequence[Callable[[], Any]]) -> list[Handle]:
+        """New roles; if one of them dies before it is built, all are tried again."""
+        held = self.max_lag + ANSWERS_HELD
+        return self.restarts.retry(role, lambda: self.executor.spawn_all(builds, self.timeouts.of(), answers_held=held))
+
+    def spawn_workers(self, num_workers: int) -> list[WorkerRecord]:
+        """Workers that share all groups."""
+        groups = split_groups(self.num_groups, num_workers)
         builds = [self.build(part) for part in groups]
-        return [Host(*host) for host in zip(builds, groups, self.hire("workers", builds), strict=True)]
+        return [WorkerRecord(*worker) for worker in zip(builds, groups, self.spawn("workers", builds), strict=True)]
 
-    def start(self, policy_spec: PolicySpec, seed: int, judge: Callable[[], Any]) -> None:
-        """Hand out policies; only now is everybody ready to work."""
-        self.policy_spec, self.seed, self.build_judge = policy_spec, seed, judge
-        self.brief()
-        (self.judge,) = self.hire("evaluator", [judge])
+    def start(self, policy_spec: PolicySpec, seed: int) -> None:
+        """Send the policy's spec to all workers; only now can they act."""
+        self.recovery.policy_spec, self.recovery.seed = policy_spec, seed
+        self.start_workers()
         if self.executor.isolates:
-            self.state_dict(plain_outcome)
+            self.state_dict()
 
-    def brief(self) -> None:
-        calls = [host.handle.call("start", self.policy_spec, self.seed) for host in self.hosts]
+    def start_workers(self) -> None:
+        spec, seed = self.recovery.policy_spec, self.recovery.seed
+        calls = [w.handle.call("start", spec, seed, timeout=self.timeouts.of()) for w in self.workers]
         for number, call in enumerate(calls):
-            # A successor has been started by whoever replaced the first.
-            self.insist(number, partial(next, chain([call], repeat(NO_CALL))), plain_outcome)
+            # A successor was started when it took the place of the first.
+            self.ask(number, lambda worker: None, call)
 
-    def resize(self, num_workers: int, outcome: Outcome) -> None:
-        """Share the groups out among another number of hosts; what comes of them stays the same."""
-        parts, old = self.state_dict(outcome), self.hosts
-        self.hosts = self.hosts_for(num_workers)
-        self.brief()
-        cuts = self.cuts
-        self.load_state_dict(parts, outcome)
-        self.cuts = cuts | self.cuts  # a loss that was noticed just now is in no part
-        for host in old:
-            self.executor.kill(host.handle)
+    def resize(self, num_workers: int) -> None:
+        """Share the groups among another number of workers; their fragments stay the same."""
+        parts, old = self.state_dict(), self.workers
+        self.workers = self.spawn_workers(num_workers)
+        self.start_workers()
+        broken = self.broken.by_group
+        self.load_state_dict(parts)
+        self.broken.by_group = broken | self.broken.by_group  # a loss that was noticed just now is in no part
+        for worker in old:
+            self.executor.kill(worker.handle)
 
-    def exactness(self) -> str:
-        # All hosts have the same environments.
-        exactness: str = self.insist(0, lambda: self.hosts[0].handle.call("exactness"), plain_outcome)
-        return exactness
-
-    def publish(self, weights: Weights) -> None:
-        """What everybody acts with from now on; written once, however many read it."""
-        self.weights, self.version = self.executor.put(weights), weights.version
+    def close(self) -> None:
+        for worker in self.workers:
+            self.executor.kill(worker.handle)
 
     # ---- acting
 
-    def sample(self, horizon: int, seq: int, outcome: Outcome) -> tuple[list[Fragment], int]:
-        """Fragments for the next update, in the order of groups, and the number of the next job.
+    def publish(self, weights: Weights) -> None:
+        """The weights that requests name from now on; written once, however many roles read them."""
+        self.weights, self.version = self.executor.put(weights), weights.version
 
-        Before it waits it asks for more, so that nobody idles while the learner learns from these.
-        """
-        fragments: list[Fragment] = []
-        while not fragments:  # all that came may have been too old
-            while any(len(host.waiting) <= self.max_lag for host in self.hosts):
-                for host in self.hosts:
-                    if len(host.waiting) <= self.max_lag:
-                        call = self.ask_for_fragment(host, self.weights, horizon, seq)
-                        host.waiting.append(Job(self.weights, horizon, seq, call))
-                seq += 1
-            self.take_snapshots(seq)
-            for number in self.ready_hosts():
-                fragments += self.take_fragments(number, outcome)
-        return fragments, seq
+    def ref_of(self, weights: Weights) -> Ref:
+        """These weights as an argument of calls."""
+        is_newest = self.weights is not None and weights.version == self.version
+        return self.weights if is_newest and self.weights is not None else self.executor.put(weights)
 
-    def ask_for_fragment(self, host: Host, weights: Ref | None, horizon: int, seq: int) -> Future:
-        return host.handle.call("sample", weights, horizon, seq, timeout=self.fragment_timeout())
+    def request(self, horizon: int, seq: int) -> int:
+        """Request fragments from all workers up to the lag, so that none idles; the number of the next request."""
+        while any(len(worker.pending) <= self.max_lag for worker in self.workers):
+            for worker in self.workers:
+                if len(worker.pending) <= self.max_lag:
+                    request = Request(self.weights, horizon, seq)
+                    worker.pending.append(Pending(request, self.recovery.request_fragment(worker, request)))
+            seq += 1
+        self.recovery.take_snapshots(self.workers, seq)
+        return seq
 
-    def fragment_timeout(self) -> float | None:
-        if self.role_timeout is not None or not self.longest_fragment or self.timeout is None:
-            return self.timeout
-        return min(self.timeout, max(FRAGMENT_SECONDS, FRAGMENT_FACTOR * self.longest_fragment))
-
-    def ready_hosts(self) -> list[int]:
-        """Hosts whose oldest fragments are to be taken now: all, or those that are quick enough."""
-        everybody = list(range(len(self.hosts)))
+    def waits_for(self) -> list[Future]:
+        """Calls of which one must end before ``take``; none if fragments can be taken without waiting."""
+        calls = [worker.pending[0].call for worker in self.workers]
         if self.sync_frac == 1.0:
-            return everybody
-        calls = [host.waiting[0].call for host in self.hosts]
-        needed = math.ceil(self.sync_frac * len(self.hosts))
-        # Each is asked once: if one got done between two questions, only those were waited for who may take for ever.
-        while len(late := [call for call in calls if not call.done()]) > len(calls) - needed:
-            self.executor.wait(late)
-        return [i for i in everybody if calls[i] not in late]
+            return next(([call] for call in calls if not call.done()), [])
+        # Each call is asked once: a call that ends between two questions must not be missed in the wait.
+        late = [call for call in calls if not call.done()]
+        return late if len(late) > len(calls) - math.ceil(self.sync_frac * len(calls)) else []
 
-    def take_fragments(self, number: int, outcome: Outcome) -> list[Fragment]:
-        """The oldest fragments that a host was asked for; none if they are too old to learn from."""
-        host = self.hosts[number]
-        part: list[Fragment] = self.insist(number, lambda: host.waiting[0].call, outcome)
-        job = host.waiting.popleft()
-        self.longest_fragment = max(self.longest_fragment, host.handle.longest_seconds)
+    def take(self) -> list[Fragment]:
+        """Fragments for the next update, in the order of groups; none if all were too old.
+
+        Waits for all workers, or leaves out those that have not answered if ``sync_frac`` allows it.
+        """
+        waits = self.sync_frac == 1.0
+        ready = [i for i, worker in enumerate(self.workers) if waits or worker.pending[0].call.done()]
+        return [fragment for number in ready for fragment in self.take_from(number)]
+
+    def take_from(self, number: int) -> list[Fragment]:
+        """The oldest fragments of a worker; none if they are too old to learn from."""
+        worker = self.workers[number]
+        part: list[Fragment] = self.ask(number, lambda worker: worker.pending[0].call)
+        request, call = worker.pending.popleft()
+        self.timeouts.note("sample", call)
         if self.executor.isolates:
-            if job.seq > host.snapshot_seq:
-                host.past.append(job._replace(call=NO_CALL))
-            host.seen = last_observations(part)
+            if request.seq > worker.snapshot_seq:
+                worker.past.append(request)
+            worker.last_obs = last_observations(part)
         fresh = [fragment for fragment in part if self.version - fragment.version <= self.max_lag]
         if len(fresh) < len(part):
-            self.losses.steps_stale += sum(fragment.rollout.num_steps for fragment in part)
-            self.losses.steps_lost += sum(fragment.steps_lost for fragment in part)
-            self.losses.env_errors += sum(len(fragment.faults) for fragment in part)
-            for group in host.groups:
-                self.cut_off(group, job.seq + 1)
+            self.counts.steps_stale += sum(fragment.rollout.num_steps for fragment in part)
+            self.counts.steps_lost += sum(fragment.steps_lost for fragment in part)
+            self.counts.env_errors += sum(len(fragment.faults) for fragment in part)
+            for group in worker.groups:
+                self.broken.mark(group, request.seq + 1)
             return []
         return fresh
 
     def worker_of(self, group: int) -> int:
-        """The number of the host that acts for a group."""
-        return next(i for i, host in enumerate(self.hosts) if group in host.groups)
+        """The number of the worker that acts for a group."""
+        return next(i for i, worker in enumerate(self.workers) if group in worker.groups)
 
-    def cut_off(self, group: int, seq: int, lanes: np.ndarray | None = None) -> None:
-        """From job ``seq`` on, what a group delivers does not continue what it delivered before."""
-        lanes = np.ones(self.lanes, dtype=bool) if lanes is None else lanes
-        self.cuts[group] = (seq, lanes | self.cuts[group][1] if group in self.cuts else lanes)
+    def take_broken(self, fragments: Sequence[Fragment] = ()) -> list[np.ndarray] | None:
+        """For each group, the lanes [N] whose newest transition has no successor; see ``BrokenLanes.take``."""
+        return self.broken.take(fragments, self.oldest_answered)
 
-    def take_cuts(self, fragments: Sequence[Fragment] = ()) -> list[np.ndarray] | None:
-        """For each group, the lanes [N] whose newest transition has no successor; None if there is none.
-
-        Asked before ``fragments`` are learned from, or when everything that was delivered has been.
-        """
-        if not self.cuts:  # as nearly always
-            return None
-        coming = {fragment.slot_group: fragment.seq for fragment in fragments}
-        cut = [np.zeros(self.lanes, dtype=bool) for _ in range(self.num_groups)]
-        for group, (seq, lanes) in list(self.cuts.items()):
-            older = [job.seq for job in self.hosts[self.worker_of(group)].waiting if value_of(job.call) is not None]
-            if coming.get(group, -1 if fragments else min(older, default=seq)) >= seq:
-                cut[group] = lanes
-                del self.cuts[group]
-        return cut if any(lanes.any() for lanes in cut) else None
+    def oldest_answered(self, group: int) -> int | None:
+        pending = self.workers[self.worker_of(group)].pending
+        return min((p.request.seq for p in pending if value_of(p.call) is not None), default=None)
 
     def num_ready(self) -> int:
-        """Fragments of hosts that wait to be learned from."""
-        return sum(job.call.done() for host in self.hosts for job in host.waiting)
+        """Answers of workers that wait to be learned from."""
+        return sum(p.call.done() for worker in self.workers for p in worker.pending)
 
-    def memory_bytes(self) -> dict[str, int]:
-        """What the processes of roles hold in memory, of hosts the one that holds most."""
-        return {
-            "workers": max(host.handle.memory_bytes() for host in self.hosts),
-            "evaluator": self.judge.memory_bytes(),
-        }
+    def memory_bytes(self) -> int:
+        """Memory that the process of a worker holds, of several the largest."""
+        return max(worker.handle.memory_bytes() for worker in self.workers)
 
-    def busy_seconds(self) -> dict[str, float]:
-        """How long the roles have worked, hosts on average."""
-        return {
-            "workers": math.fsum(host.handle.busy_seconds for host in self.hosts) / len(self.hosts),
-            "evaluator": self.judge.busy_seconds,
-        }
+    def busy_seconds(self) -> float:
+        """How long the workers have worked, on average."""
+        return math.fsum(worker.handle.busy_seconds for worker in self.workers) / len(self.workers)
 
-    # ---- remembering
+    # ---- commits
 
-    def state_dict(self, outcome: Outcome) -> dict[str, State]:
-        """A part of a commit for each group: how the groups are shared out is no part of it.
+    def request_states(self) -> list[Future]:
+        return [self.recovery.request_state(worker) for worker in self.workers]
 
-        The states are those after everything that was asked for; what of it was not taken yet is a part too.
+    def state_dict(self, calls: Sequence[Future] = ()) -> dict[str, State]:
+        """A part of a commit for each group, as own copies: how workers share groups is no part of it.
+
+        The states are those after everything that was requested; fragments that were not taken yet are a part too.
+        ``calls`` are those of ``request_states``, if they were made before.
         """
-        calls = [self.ask_for_state(host) for host in self.hosts]
+        calls = calls or self.request_states()
         parts: dict[str, State] = {}
         in_flight: list[Fragment] = []
-        for number, (host, call) in enumerate(zip(self.hosts, calls, strict=True)):
-            asked = chain([call], map(self.ask_for_state, repeat(host)))  # the first call, then one of each successor
-            part = self.insist(number, partial(next, asked), outcome)
-            for job in host.waiting:  # calls run in order, so these were answered before
-                in_flight += outcome(job.call, f"worker {number}")
-            self.adopt_snapshot(host, part, last_answered(host))
+        for number, (worker, call) in enumerate(zip(self.workers, calls, strict=True)):
+            part = self.ask(number, self.recovery.request_state, call, take=True)
+            for pending in worker.pending:  # calls run in order, so these were answered before
+                in_flight += pending.call.result()
+            self.recovery.adopt_snapshot(worker, part, worker.last_answered())
             parts |= part
         if in_flight:
             in_flight.sort(key=by_address)
-            cuts = [[group, seq, torch.from_numpy(lanes)] for group, (seq, lanes) in sorted(self.cuts.items())]
-            parts[IN_FLIGHT] = {"fragments": [pack_fragment(fragment) for fragment in in_flight], "cuts": cuts}
+            packed = [pack_fragment(fragment) for fragment in in_flight]
+            parts[IN_FLIGHT] = {"fragments": packed, "cuts": self.broken.state()}
         return parts
 
-    def load_state_dict(self, parts: dict[str, State], outcome: Outcome) -> None:
+    def load_state_dict(self, parts: dict[str, State]) -> None:
         """Continue from ``parts``; where that is not possible new episodes begin."""
         in_flight = parts.get(IN_FLIGHT, {"fragments": [], "cuts": []})
         fragments = [unpack_fragment(state) for state in in_flight["fragments"]]
-        self.cuts = {group: (seq, lanes.numpy()) for group, seq, lanes in in_flight["cuts"]}
-        for host in self.hosts:  # before anybody is asked: whoever must be replaced begins here too
-            mine = [fragment for fragment in fragments if fragment.slot_group in host.groups]
-            host.waiting = deque(held_job(list(same)) for _, same in groupby(mine, key=lambda f: f.seq))
-            host.next_snapshot = None
-            host.past, host.snapshot_seq = [], -1
-            self.adopt_snapshot(host, parts_of(host, parts), last_answered(host))
-        calls = [self.ask_to_load(host, parts) for host in self.hosts]
-        for number, (host, call) in enumerate(zip(self.hosts, calls, strict=True)):
-            asked = chain([call], map(self.ask_to_load, repeat(host), repeat(parts)))
-            restarted: list[np.ndarray] = self.insist(number, partial(next, asked), outcome)
-            for group, lanes in zip(host.groups, restarted, strict=True):
+        self.broken.load(in_flight["cuts"])
+        for worker in self.workers:  # before the first call: a worker that must be replaced starts here too
+            mine = [fragment for fragment in fragments if fragment.slot_group in worker.groups]
+            worker.pending = deque(answered_before(list(same)) for _, same in groupby(mine, key=lambda f: f.seq))
+            worker.next_snapshot = None
+            worker.past, worker.snapshot_seq = [], -1
+            self.recovery.adopt_snapshot(worker, worker.parts_of(parts), worker.last_answered())
+        request_load = partial(self.request_load, parts)
+        calls = [request_load(worker) for worker in self.workers]
+        for number, (worker, call) in enumerate(zip(self.workers, calls, strict=True)):
+            restarted = self.ask(number, request_load, call)
+            for group, lanes in zip(worker.groups, restarted, strict=True):
                 if lanes.any():
-                    self.cut_off(group, last_answered(host) + 1, lanes)
-                    self.losses.episodes_lost += int(lanes.sum())
+                    self.recovery.diverged = True
+                    self.broken.mark(group, worker.last_answered() + 1, lanes)
+                    self.counts.episodes_lost += int(lanes.sum())
 
-    def ask_to_load(self, host: Host, parts: dict[str, State]) -> Future:
-        return host.handle.call("load_state_dict", parts_of(host, parts), timeout=self.timeout)
+    def request_load(self, parts: dict[str, State], worker: WorkerRecord) -> Future:
+        return worker.handle.call("load_state_dict", worker.parts_of(parts), timeout=self.timeouts.of())
 
-    def ask_for_state(self, host: Host) -> Future:
-        return host.handle.call("state_dict", timeout=self.timeout)
+    def begin_new_episodes(self) -> None:
+        """Let all workers begin new episodes with random streams that the run has not used."""
+        for number, worker in enumerate(self.workers):
+            self.restarts.retry(
+                f"worker {number}",
+                partial(self.recovery.begin_new_episodes, worker),
+                partial(self.recovery.replace, worker, f"worker {number}", new_episodes=True),
+            )
 
-    def take_snapshots(self, seq: int) -> None:
-        """Now and then ask the hosts for their states, and adopt those that have come; nobody waits for them."""
-        if not self.executor.isolates:
-            return
-        for host in self.hosts:
-            if host.next_snapshot is not None and host.next_snapshot[1].done():
-                asked, call = host.next_snapshot
-                host.next_snapshot = None
-                if (part := value_of(call)) is not None:
-                    self.adopt_snapshot(host, part, asked)
-            waited = time.monotonic() - host.snapshot_time
-            due = len(host.past) >= SNAPSHOT_CALLS or (host.past and waited > SNAPSHOT_SECONDS)
-            if due and host.next_snapshot is None:
-                host.next_snapshot = (seq - 1, self.ask_for_state(host))
-
-    def adopt_snapshot(self, host: Host, part: dict[str, State], seq: int) -> None:
-        """Where a new host starts; a copy, since what was received lies in memory that its sender waits for."""
-        if self.executor.isolates:
-            host.snapshot, host.snapshot_seq, host.snapshot_time = copy.deepcopy(part), seq, time.monotonic()
-            host.past = [job for job in host.past if job.seq > seq]
+    def exactness(self) -> str:
+        """What a resume restores of open episodes now, in the group where it is least."""
+        if self.recovery.diverged:
+            return EXACTNESS[0]
+        found = [self.ask(i, lambda worker: worker.handle.call("exactness", timeout=self.timeouts.of()))
+                 for i in range(len(self.workers))]  # fmt: skip
+        return min(found, key=EXACTNESS.index)
 
     # ---- replacing
 
-    def insist(self, number: int, ask: Callable[[], Future], outcome: Outcome) -> Any:
-        """What a host answers; one that dies of it is replaced and its successor asked again."""
-        host, who = self.hosts[number], f"worker {number}"
-        died_at: list[int | None] = []
-        while True:
-            try:
-                if died_at:
-                    self.replace(host, who, begin_anew=died_at[-1] is not None and died_at[-1] in died_at[:-1])
-                answer = outcome(ask(), who)
-                self.budget.has_recovered(who)
-                return answer
-            except (RoleDied, RoleTimedOut) as death:
-                died_at.append(self.place_of_death(host))
-                self.forgive(who, death)
+    def ask(
+        self,
+        number: int,
+        request: Callable[[WorkerRecord], Future | None],
+        first: Future | None = None,
+        take: bool = False,
+    ) -> Any:
+        """What a worker answers to ``request``; a worker that dies of it is replaced, and its successor asked.
 
-    def replace_grown(self, outcome: Outcome) -> None:
-        """New processes for hosts that hold too much memory: whatever leaks there is gone with the old ones."""
-        for number, host in enumerate(self.hosts):
-            if (held := host.handle.memory_bytes()) > self.max_bytes:
-                part = self.insist(number, partial(self.ask_for_state, host), outcome)
-                self.adopt_snapshot(host, part, last_answered(host))
-                try:
-                    self.replace(host, f"worker {number}", begin_anew=False)
-                except (RoleDied, RoleTimedOut) as death:  # whoever asks it next replaces it once more
-                    self.forgive(f"worker {number}", death)
-                self.tell(f"worker {number} held {held / 1e6:,.0f} MB and was replaced")
-
-    def place_of_death(self, host: Host) -> int | None:
-        """The job that a host was at, None if it had none; counts the steps of one that was not a repetition."""
-        at, host.repeating = host.repeating, None
-        # Of those that have failed the first; those behind it had not begun.
-        lost = next((job for job in host.waiting if job.call.done() and value_of(job.call) is None), None)
-        if at is not None or lost is None:
-            return at
-        self.losses.steps_lost += lost.horizon * self.lanes * len(host.groups)
-        return lost.seq
-
-    def forgive(self, who: str, death: Exception) -> None:
-        spent = self.budget.spend(f"{who}: {death}", who)
-        self.losses.restarts += 1
-        self.tell(f"{who}: {death}; restarted ({spent} within 10 minutes)")
-
-    def hire(self, who: str, builds: Sequence[Callable[[], Any]]) -> list[Handle]:
-        """New roles; if one of them dies before it has come to life, all are tried again."""
-        while True:
-            try:
-                return self.executor.spawn_all(builds, self.timeout)
-            except (RoleDied, RoleTimedOut) as death:
-                self.forgive(who, death)
-
-    def replace(self, host: Host, who: str, begin_anew: bool) -> None:
-        """A new host, as far as the old one had come, with the same work before it."""
-        self.executor.kill(host.handle)
-        (host.handle,), host.next_snapshot = self.hire(who, [host.build]), None
-        if self.policy_spec is None:  # nobody has been started yet
-            return
-        host.repeating = RESTORING
-        # The streams of a host that begins anew must not repeat those of the run's beginning.
-        seed = derive_seed(self.seed, "restart", self.losses.restarts) if begin_anew else self.seed
-        self.ask(host, "start", self.policy_spec, seed)
-        if begin_anew or not self.catch_up(host):
-            for group in host.groups:
-                self.cut_off(group, last_answered(host) + 1)
-            self.losses.episodes_lost += self.lanes * len(host.groups)
-            # From here on this host has a past of its own.
-            self.adopt_snapshot(host, self.ask(host, "state_dict"), last_answered(host))
-        unanswered = [job for job in host.waiting if value_of(job.call) is None]
-        for job in unanswered:
-            call = self.ask_for_fragment(host, job.weights, job.horizon, job.seq)
-            host.waiting[host.waiting.index(job)] = job._replace(call=call)
-        host.repeating = None
-
-    def catch_up(self, host: Host) -> bool:
-        """Bring a new host to where the old one was; whether it got there."""
-        if not host.snapshot:  # the old one had just been started
-            return True
-        if any(lanes.any() for lanes in self.ask(host, "load_state_dict", parts_of(host, host.snapshot))):
-            return False
-        repeated: list[Fragment] = []
-        seen = host.seen
-        for job in host.past:
-            repeated = self.repeat(host, job)
-        for job in host.waiting:
-            answer = value_of(job.call)
-            if answer is not None and job.seq > host.snapshot_seq:
-                repeated, seen = self.repeat(host, job), last_observations(answer)
-        return not repeated or all(map(torch.equal, last_observations(repeated), seen))
-
-    def repeat(self, host: Host, job: Job) -> list[Fragment]:
-        host.repeating = job.seq
-        fragments: list[Fragment] = self.ask_for_fragment(host, job.weights, job.horizon, job.seq).result()
-        return fragments
-
-    def ask(self, host: Host, method: str, *args: Any) -> Any:
-        return host.handle.call(method, *args, timeout=self.timeout).result()
-
-    # ---- judging
-
-    def ask_for_score(self, weights: Weights, seed: int) -> None:
-        """Have a policy judged; ``score`` hears the answer."""
-        ref = self.weights if weights.version == self.version else self.executor.put(weights)
-        self.verdict = (ref, seed, self.judge.call("score", ref, seed, timeout=self.timeout))
-
-    def score(self, outcome: Outcome, wait: bool) -> Score | None:
-        """What the evaluator answers; None if it has not yet and nobody waits.
-
-        A score is a function of weights and seed alone, so a new evaluator gives the same.
+        ``first`` is the call on the first worker, if it was made before; None as a request needs no answer.
         """
-        is_dead = False
-        while True:
-            assert self.verdict is not None
-            ref, seed, call = self.verdict
+        worker, name = self.workers[number], f"worker {number}"
+        died_at: list[int | None] = []
+
+        def attempt() -> Any:
+            call = request(worker) if died_at or first is None else first
             try:
-                if is_dead:
-                    self.executor.kill(self.judge)
-                    (self.judge,) = self.hire("evaluator", [self.build_judge])
-                    call = self.judge.call("score", ref, seed, timeout=self.timeout)
-                    self.verdict = (ref, seed, call)
-                if not wait and not call.done():
-                    return None
-                score: Score = outcome(call, "score")
-                self.verdict = None
-                self.budget.has_recovered("evaluator")
-                return score
-            except (RoleDied, RoleTimedOut) as death:
-                is_dead = True
-                self.forgive("evaluator", death)
+                answer = None if call is None else call.take() if take else call.result()
+            except Exception as error:
+                failure = self.explain(error, name)
+                raise failure from failure.__cause__
+            self.restarts.has_recovered(name)
+            return answer
 
+        def recover() -> None:
+            died_at.append(self.recovery.place_of_death(worker))
+            twice = died_at[-1] is not None and died_at[-1] in died_at[:-1]
+            self.recovery.replace(worker, name, new_episodes=twice)
 
-def call_seconds(config: ExecuteConfig) -> float:
-    """How long a call may take."""
-    return CALL_SECONDS if config.role_timeout is None else config.role_timeout
+        return self.restarts.retry(name, attempt, recover)
 
-
-def plain_outcome(future: Future, who: str) -> Any:
-    return future.result()
+    def replace_grown(self) -> None:
+        """New processes for workers that hold too much memory, which ends whatever leaks there."""
+        for number, worker in enumerate(self.workers):
+            if (held := worker.handle.memory_bytes()) > self.max_bytes:
+                part = self.ask(number, self.recovery.request_state, take=True)
+                self.recovery.adopt_snapshot(worker, part, worker.last_answered())
+                replace_worker = partial(self.recovery.replace, worker, f"worker {number}", new_episodes=False)
+                self.restarts.retry(f"worker {number}", replace_worker)
+                self.restarts.notify(f"worker {number} held {held / 1e6:,.0f} MB and was replaced")

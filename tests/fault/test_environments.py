@@ -273,7 +273,7 @@ def test_an_evaluation_that_fails_is_done_again(
     settings = {**REPLAY, **LAYOUT, "executor": executor, "max_steps": 400}
     run = run_quietly("sac", env, run_dir=tmp_path / "run", display=listener, **settings)
     (line,) = listener.said
-    assert re.fullmatch(rf"{what}; judged again with other seeds \(1 of 10 within 10 minutes\)", line)
+    assert re.fullmatch(rf"{what}; evaluated again with other seeds \(1 of 10 within 10 minutes\)", line)
     assert (run.summary["env_errors"], run.summary["env_steps"]) == (1, 400)
     assert math.isfinite(run.summary["best_return"])
 

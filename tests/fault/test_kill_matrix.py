@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from elegantrl.execute.process import ProcessExecutor, ProcessHandle
+from elegantrl.runtime import build as build_module
 from elegantrl.runtime import run as run_module
+from elegantrl.runtime.evaluation import EvaluatorClient
 from elegantrl.runtime.learners import Learners
 from elegantrl.runtime.run import RunResult
 from elegantrl.runtime.supervisor import Supervisor
-from elegantrl.runtime.workers import Crew
+from elegantrl.runtime.workers import WorkerPool
 from elegantrl.store import commits as store_module
 
 Run = Callable[..., RunResult]
@@ -47,7 +49,7 @@ CHILDREN: dict[str, tuple[str, ...]] = {
 SETTINGS: dict[str, Any] = {
     "seed": 5, "num_envs": 4, "num_groups": 2,
     "max_steps": 240, "hidden": [8], "horizon": 20, "batch_size": 16, "num_epochs": 1,
-    "eval": {"interval": 10**6, "episodes": 2, "max_episode_steps": 40}, "checkpoint": {"interval": 80},
+    "eval": {"interval": 160, "episodes": 2, "max_episode_steps": 40}, "checkpoint": {"interval": 80},
 }  # fmt: skip
 LAYOUTS: dict[str, dict[str, Any]] = {
     "inline": {"executor": "inline"},
@@ -82,19 +84,19 @@ class Killer:
         killer = self
 
         class Watched(Supervisor):
-            def __init__(self, *args: Any):
+            def __init__(self, *args: Any, **kwargs: Any):
                 killer.supervisor = self
-                super().__init__(*args)
+                super().__init__(*args, **kwargs)
                 killer.settled()
 
-        monkeypatch.setattr(run_module, "Supervisor", Watched)
+        monkeypatch.setattr(build_module, "Supervisor", Watched)
         self.wrap(monkeypatch, ProcessExecutor, "start_child", after=self.born)
-        self.wrap(monkeypatch, Crew, "ready_hosts", before=lambda *_: self.enter("sample"))
+        self.wrap(monkeypatch, WorkerPool, "take", before=lambda *_: self.enter("sample"))
         if layout == "inline":
-            self.wrap(monkeypatch, Learners, "update", before=lambda *_: self.enter_update())
+            self.wrap(monkeypatch, Learners, "start_update", before=lambda *_: self.enter_update())
         else:
-            self.wrap(monkeypatch, Learners, "outcomes", before=self.asked)
-        self.wrap(monkeypatch, Crew, "score", before=lambda *_: self.enter("evaluate"))
+            self.wrap(monkeypatch, Learners, "start_update", after=lambda _: self.enter_update())
+        self.wrap(monkeypatch, EvaluatorClient, "score", before=lambda *_: self.enter("evaluate"))
         self.wrap(monkeypatch, run_module, "finish", before=lambda *_: self.enter("shutdown"))
         monkeypatch.setattr(store_module, "failpoint", self.enter)
 
@@ -128,10 +130,6 @@ class Killer:
         if self.phase == "start" and self.layout == "inline":
             self.kill(None)
 
-    def asked(self, learners: Learners, calls: Any) -> None:
-        if calls[0].method == "report":  # by now the learner is at it
-            self.enter_update()
-
     def enter_update(self) -> None:
         self.enter("update")
         self.num_updates += 1
@@ -142,9 +140,10 @@ class Killer:
 
     def victim(self) -> Any:
         assert self.supervisor is not None
-        crew, learners = self.supervisor.crew, self.supervisor.learners
+        pool, learners = self.supervisor.pool, self.supervisor.learners
         first, last = learners.handles[0], learners.handles[-1]
-        victims = {"worker": crew.hosts[0].handle, "learner": first, "rank": last, "evaluator": crew.judge}
+        evaluator = self.supervisor.evaluator.handle
+        victims = {"worker": pool.workers[0].handle, "learner": first, "rank": last, "evaluator": evaluator}
         return victims.get(self.role)
 
     def kill(self, handle: Any) -> None:

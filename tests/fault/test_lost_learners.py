@@ -24,9 +24,12 @@ from elegantrl.execute.process import ProcessExecutor, ProcessHandle
 from elegantrl.roles import ranks as ranks_module
 from elegantrl.roles.learner import Learner
 from elegantrl.roles.ranks import Ranks
+from elegantrl.runtime import timeouts as timeouts_module
 from elegantrl.runtime.learners import Learners
+from elegantrl.runtime.recovery import Recovery
 from elegantrl.runtime.run import RunResult
-from elegantrl.runtime.workers import Crew
+from elegantrl.runtime.timeouts import Timeouts
+from elegantrl.runtime.workers import WorkerPool
 from elegantrl.store.runlog import read_metrics
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Metrics, Rollout
 
@@ -111,7 +114,7 @@ def test_a_rank_that_dies_is_noticed_and_all_begin_anew(
     executor: Executor, tmp_path: Path, hash_state: Callable[[Any], str], fate: str, rank: int
 ) -> None:
     trigger = tmp_path / "trigger"
-    learners = Learners(executor, partial(build, fate, rank, trigger, 2), 2, 2, timeout=600.0)
+    learners = Learners(executor, partial(build, fate, rank, trigger, 2), 2, 2, timeouts=Timeouts())
     learners.update(fragments_of(0))
     commit = learners.state_dict()
     _, expected = learners.update(fragments_of(1))
@@ -130,24 +133,25 @@ def test_a_rank_that_dies_is_noticed_and_all_begin_anew(
     assert multiprocessing.active_children() == []
 
 
-def test_a_rank_that_hangs_is_noticed(executor: Executor, tmp_path: Path) -> None:
+def test_a_rank_that_hangs_is_noticed(executor: Executor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trigger = tmp_path / "trigger"
-    learners = Learners(executor, partial(build, "hang", 1, trigger, 2), 2, 2, timeout=600.0)
-    learners.timeout = 3.0
+    learners = Learners(executor, partial(build, "hang", 1, trigger, 2), 2, 2, timeouts=Timeouts())
+    learners.timeouts.longest["update"] = 0.0
+    monkeypatch.setitem(timeouts_module.USUAL_SECONDS, "update", 3.0)
     trigger.touch()
     start = time.monotonic()
     with pytest.raises(RoleTimedOut, match="no answer to report"):
         learners.update(fragments_of(0))
     assert time.monotonic() - start < PROMPTLY
     trigger.unlink()
-    learners.timeout = 600.0
+    monkeypatch.setitem(timeouts_module.USUAL_SECONDS, "update", 600.0)
     learners.restart()
     learners.update(fragments_of(0))
 
 
 def test_an_error_of_one_rank_does_not_wait_for_the_others(executor: Executor, tmp_path: Path) -> None:
     trigger = tmp_path / "trigger"
-    learners = Learners(executor, partial(build, "raise", 1, trigger, 2), 2, 2, timeout=600.0)
+    learners = Learners(executor, partial(build, "raise", 1, trigger, 2), 2, 2, timeouts=Timeouts())
     trigger.touch()
     start = time.monotonic()
     with pytest.raises(NonFinite, match="made up"):  # rank 0 is stuck by now
@@ -160,9 +164,9 @@ def test_a_rank_that_dies_before_all_have_met(executor: Executor, tmp_path: Path
     trigger.touch()
     make = partial(build, "meeting", 1, trigger, 2)
     with pytest.raises(RoleDied, match="died of SIGKILL before it answered connect"):
-        Learners(executor, make, 2, 2, timeout=600.0)
+        Learners(executor, make, 2, 2, timeouts=Timeouts())
     assert multiprocessing.active_children() == []
-    Learners(executor, make, 2, 2, timeout=600.0).update(fragments_of(0))
+    Learners(executor, make, 2, 2, timeouts=Timeouts()).update(fragments_of(0))
 
 
 def test_whoever_waits_for_a_silent_peer_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,13 +209,13 @@ def kill_before(
 ) -> list[int]:
     original, calls, killed = getattr(owner, method), itertools.count(1), list[int]()
 
-    def call(self: Any, *args: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if next(calls) == number:
-            handle = victim(self)
+            handle = victim(args[0] if owner is Recovery else self)
             assert isinstance(handle, ProcessHandle)
             killed.append(handle.process.pid)
             handle.process.kill()
-        return original(self, *args)
+        return original(self, *args, **kwargs)
 
     monkeypatch.setattr(owner, method, call)
     return killed
@@ -219,7 +223,13 @@ def kill_before(
 
 @pytest.mark.parametrize(
     ("method", "number", "lost"),
-    [("update", 1, 80), ("update", 4, 160), ("state_dict", 1, 0), ("state_dict", 2, 160), ("state_dict", 4, 80)],
+    [
+        ("start_update", 1, 80),
+        ("start_update", 4, 160),
+        ("request_states", 1, 0),
+        ("request_states", 2, 160),
+        ("request_states", 4, 80),
+    ],
 )
 @pytest.mark.parametrize(("num_learners", "max_lag"), [(1, 0), (1, 1), (2, 0)])
 def test_a_run_that_lost_a_learner_equals_one_that_did_not(
@@ -258,7 +268,7 @@ def test_a_replay_buffer_comes_back_with_its_learner(
 ) -> None:
     settings = RUN | REPLAY | {"num_learners": 1, "max_lag": 1}
     run_quietly("sac", "Pendulum-v1", run_dir=tmp_path / "sound", **settings)
-    kill_at(monkeypatch, "update", 14, 0)
+    kill_at(monkeypatch, "start_update", 14, 0)
     run = run_quietly("sac", "Pendulum-v1", run_dir=tmp_path / "faulty", **settings)
     assert run.summary["restarts"] == 1 and run.summary["steps_lost"] == 120
     sound, faulty = load_commit(tmp_path / "sound"), load_commit(tmp_path / "faulty")
@@ -270,7 +280,7 @@ def test_a_replay_buffer_comes_back_with_its_learner(
 def test_a_learner_that_always_dies_ends_the_run(
     run_quietly: Callable[..., RunResult], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    original = Learners.update
+    original = Learners.start_update
 
     def update(self: Learners, fragments: Any) -> Any:
         handle = self.handles[0]
@@ -278,7 +288,7 @@ def test_a_learner_that_always_dies_ends_the_run(
         handle.process.kill()
         return original(self, fragments)
 
-    monkeypatch.setattr(Learners, "update", update)
+    monkeypatch.setattr(Learners, "start_update", update)
     with pytest.raises(RoleError, match=r"learner: pid \d+ died of SIGKILL .*; the budget of 2 restarts"):
         run_quietly("ppo", "CartPole-v1", run_dir=tmp_path, **RUN, **ON_POLICY, num_learners=1, max_restarts=2)
     assert multiprocessing.active_children() == []
@@ -286,23 +296,23 @@ def test_a_learner_that_always_dies_ends_the_run(
 
 SEVERAL: dict[str, list[tuple[type, str, int, Callable[[Any], Handle]]]] = {
     "a worker while a new learner takes over": [
-        (Learners, "update", 4, lambda learners: learners.handles[0]),
-        (Crew, "load_state_dict", 1, lambda crew: crew.hosts[1].handle),
+        (Learners, "start_update", 4, lambda learners: learners.handles[0]),
+        (WorkerPool, "load_state_dict", 1, lambda pool: pool.workers[1].handle),
     ],
     "a learner and its successor": [
-        (Learners, "update", 4, lambda learners: learners.handles[0]),
+        (Learners, "start_update", 4, lambda learners: learners.handles[0]),
         (Learners, "load_state_dict", 1, lambda learners: learners.handles[0]),
     ],
     "a worker and its successor, which repeats what was done before": [
-        (Crew, "ready_hosts", 4, lambda crew: crew.hosts[0].handle),
-        (Crew, "repeat", 1, lambda crew: crew.hosts[0].handle),
+        (WorkerPool, "take", 4, lambda pool: pool.workers[0].handle),
+        (Recovery, "repeat", 1, lambda worker: worker.handle),
     ],
     "a worker before and after it is started": [
-        (Crew, "insist", 1, lambda crew: crew.hosts[0].handle),
-        (Crew, "exactness", 1, lambda crew: crew.hosts[0].handle),
+        (WorkerPool, "ask", 1, lambda pool: pool.workers[0].handle),
+        (WorkerPool, "exactness", 1, lambda pool: pool.workers[0].handle),
     ],
     "a worker and a learner before they begin": [
-        (Crew, "start", 1, lambda crew: crew.hosts[1].handle),
+        (WorkerPool, "start", 1, lambda pool: pool.workers[1].handle),
         (Learners, "weights", 1, lambda learners: learners.handles[0]),
     ],
 }
@@ -354,7 +364,7 @@ def test_a_target_that_was_reached_must_be_reached_again_after_a_loss(
     settings = RUN | ON_POLICY | {"num_learners": 1, "target_return": 1.0, "checkpoint": {"interval": 10**6}}
     # Nothing but the target ends it: how soon an evaluation is heard depends on the machine.
     settings |= {"max_steps": 10**9, "eval": {"interval": 80, "episodes": 2, "max_episode_steps": 40}}
-    killed = kill_at(monkeypatch, "state_dict", 2, 0)  # the last commit; there is no other but the first
+    killed = kill_at(monkeypatch, "request_states", 2, 0)  # the last commit; there is no other but the first
     run = run_quietly("ppo", "CartPole-v1", run_dir=tmp_path, **settings)
     assert len(killed) == 1 and run.summary["stop_reason"] == "target_return"
     assert run.summary["env_steps"] >= run.summary["best_step"] > 0 and run.best_return >= 1.0

@@ -14,7 +14,7 @@ import gymnasium as gym
 import pytest
 
 from elegantrl.errors import RoleError
-from elegantrl.runtime import supervisor as supervisor_module
+from elegantrl.runtime import training as training_module
 from elegantrl.runtime.progress import Silent
 from elegantrl.runtime.run import RunResult
 from elegantrl.store.runlog import read_metrics
@@ -179,7 +179,7 @@ def test_a_lost_evaluator_changes_no_score(
 def test_a_worker_that_grows_is_replaced_and_nothing_changes(
     run_quietly: Run, load_commit: LoadCommit, hash_state: HashState, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(training_module, "LOG_SECONDS", 0.0)
     hashes = []
     for name, limit in (("large", None), ("small", 1.0)):  # a megabyte: too little for any process
         listener = Listener()

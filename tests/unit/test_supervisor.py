@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,22 @@ from elegantrl import failpoints
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.config.run import CheckpointConfig, EnvConfig, EvalConfig, RunConfig, TrainConfig
 from elegantrl.envs import CartPoleVecEnv
-from elegantrl.errors import BudgetSpent, CheckpointError, ConfigError, NonFinite, RoleError, StorageError
+from elegantrl.errors import BudgetSpent, CheckpointError, ConfigError, Diverged, RoleError, StorageError
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.registry import agent_names, find_agent
 from elegantrl.rng import derive_seed
 from elegantrl.roles.evaluator import Score
+from elegantrl.runtime import training as training_module
+from elegantrl.runtime.evaluation import EvaluatorClient
 from elegantrl.runtime.learners import Learners
 from elegantrl.runtime.progress import Progress, Silent
-from elegantrl.runtime.requests import Host
+from elegantrl.runtime.reporting import explain_error
+from elegantrl.runtime.requests import WorkerRecord
+from elegantrl.runtime.restarts import Restarts
 from elegantrl.runtime.supervisor import Supervisor
-from elegantrl.runtime.workers import Crew
+from elegantrl.runtime.timeouts import Timeouts
+from elegantrl.runtime.workers import WorkerPool
 from elegantrl.store.commits import Store
 from elegantrl.store.runlog import RunLog, read_metrics
 from elegantrl.store.trained import TrainedPolicy
@@ -60,6 +66,9 @@ class FakeWorker:
     def state_dict(self) -> dict[str, State]:
         return {"group0": {}}
 
+    def exactness(self) -> str:
+        return "exact"
+
     def load_state_dict(self, parts: dict[str, State]) -> list[Any]:
         return [np.zeros(2, dtype=bool)]
 
@@ -87,6 +96,9 @@ class FakeLearner:
 
     def num_updates(self) -> int:
         return self.updates
+
+    def is_finite(self) -> bool:
+        return True
 
     def weights(self) -> Weights:
         return Weights(self.updates, torch.tensor([float(self.updates)]))
@@ -134,12 +146,19 @@ class Stage:
     def __post_init__(self) -> None:
         executor = InlineExecutor()
         self.evaluator = FakeEvaluator(self.scores)
-        crew = Crew(executor, lambda groups: lambda: self.worker)
-        crew.start(PolicySpec("fake", None, ActionSpec(dim=1)), 0, lambda: self.evaluator)
+        progress, restarts = Progress(), Restarts(10, lambda text: None)
+        explain = partial(explain_error, "Fake", progress)
+        pool = WorkerPool(executor, lambda groups: lambda: self.worker, restarts=restarts, explain=explain)
+        pool.start(PolicySpec("fake", None, ActionSpec(dim=1)), 0)
+        timeouts = Timeouts(isolates=False)
+        evaluator = EvaluatorClient(executor, lambda: self.evaluator, restarts, timeouts, explain)
         learners = Learners(executor, lambda rank: lambda: self.learner)
         self.store = Store(self.folder)
+        self.store.lock()
         self.log = RunLog(self.folder, resume_step=0, loggers=())
-        self.supervisor = Supervisor(self.config, learners, crew, self.store, self.log, Silent(), {})
+        self.supervisor = Supervisor(
+            self.config, learners, pool, evaluator, self.store, self.log, Silent(), {}, progress=progress
+        )
 
     def close(self) -> None:
         self.log.close()
@@ -177,8 +196,8 @@ def test_stops_at_max_steps_counted_over_lanes(stage: MakeStage) -> None:
     one = stage(max_steps=90)
     assert one.supervisor.run() == "max_steps"
     # 20 steps per iteration: the first boundary at or after 90.
-    assert one.supervisor.state.env_steps == 100 and one.learner.updates == 5
-    assert one.supervisor.state.seq == 5 and one.supervisor.state.episodes == 5
+    assert one.supervisor.progress.env_steps == 100 and one.learner.updates == 5
+    assert one.supervisor.progress.seq == 5 and one.supervisor.progress.episodes == 5
 
 
 def test_stops_after_max_seconds(stage: MakeStage) -> None:
@@ -193,24 +212,25 @@ def test_stops_at_the_target_return_after_a_second_look(stage: MakeStage) -> Non
     assert one.supervisor.run() == "target_return"
     # Every new best is confirmed. The second has a mean above the target but is too uncertain; the third is looked at
     # twice as often again before it ends the run, always with fresh seeds.
-    assert [weights for weights, _ in one.evaluator.calls] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0]
-    assert len({seed for _, seed in one.evaluator.calls}) == 8
-    assert one.supervisor.state.best_step == 60
+    # In the end the best is scored once more, on seeds that had no part in its selection.
+    assert [weights for weights, _ in one.evaluator.calls] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0, 3.0]
+    assert len({seed for _, seed in one.evaluator.calls}) == 9
+    assert one.supervisor.progress.best_step == 60
 
 
 def test_a_lucky_draw_does_not_stop_the_run(stage: MakeStage) -> None:
     one = stage([[(9.0, 9.0), (0.0, 0.0)], (1.0, 1.0)], target_return=8.0, max_steps=60)
     assert one.supervisor.run() == "max_steps"
-    assert one.supervisor.state.best_mean == 4.5  # all four episodes count
+    assert one.supervisor.progress.best_mean == 4.5  # all four episodes count
     late = stage([[(9.0, 9.0), (9.0, 9.0), (0.0, 0.0), (9.0, 9.0)], (1.0, 1.0)], target_return=8.0, max_steps=60)
     assert late.supervisor.run() == "max_steps"
-    assert late.supervisor.state.best_mean == 6.75
+    assert late.supervisor.progress.best_mean == 6.75
 
 
 def test_a_lucky_draw_does_not_become_the_best(stage: MakeStage) -> None:
     one = stage([(5.0, 5.0), [(9.0, 9.0), (0.0, 0.0)], (1.0, 1.0)], max_steps=60)
     one.supervisor.run()
-    assert (one.supervisor.state.best_mean, one.supervisor.best_flat.item()) == (5.0, 1.0)
+    assert (one.supervisor.progress.best_mean, one.supervisor.best.flat.item()) == (5.0, 1.0)
 
 
 def test_target_just_missed_and_just_met(stage: MakeStage) -> None:
@@ -223,7 +243,7 @@ def test_stops_when_evaluations_stay_clearly_below_the_best(stage: MakeStage) ->
     one = stage([(5.0, 5.0), (9.0, 9.0), (1.0, 1.0), (2.0, 2.0), (1.0, 1.0), (9.0, 9.0)], patience=3)
     assert one.supervisor.run() == "overfitting"
     assert one.learner.updates == 5
-    assert (one.supervisor.state.best_mean, one.supervisor.state.best_step) == (9.0, 40)
+    assert (one.supervisor.progress.best_mean, one.supervisor.progress.best_step) == (9.0, 40)
 
 
 def test_patience_starts_anew_when_the_score_recovers(stage: MakeStage) -> None:
@@ -250,18 +270,47 @@ def test_best_weights_are_those_that_were_scored(stage: MakeStage) -> None:
     # Guards against: R3, an evaluator that scores one policy and saves another.
     one = stage([(1.0, 1.0), (7.0, 7.0), (3.0, 3.0)], max_steps=100)
     one.supervisor.run()
-    assert one.supervisor.best_flat.item() == 2.0
-    state = one.supervisor.state
+    assert one.supervisor.best.flat.item() == 2.0
+    state = one.supervisor.progress
     assert (state.best_mean, state.best_step, state.final_mean) == (7.0, 40, 3.0)
 
 
 def test_evaluations_follow_the_interval_and_the_end(stage: MakeStage) -> None:
     one = stage(interval=50, max_steps=140)
     one.supervisor.run()
-    # Boundaries 20, 40, 60, ...: at 60, 120, and at the end because 140 was not judged yet.
-    assert [weights for weights, _ in one.evaluator.calls] == [3.0, 3.0, 6.0, 7.0]
+    # Boundaries 20, 40, 60, ...: at 60, 120, at the end because 140 was not evaluated yet, and then the best again.
+    assert [weights for weights, _ in one.evaluator.calls] == [3.0, 3.0, 6.0, 7.0, 3.0]
     seeds = [derive_seed(0, "eval", step, look) for step, look in ((60, 0), (60, 1), (120, 0), (140, 0))]
-    assert [seed for _, seed in one.evaluator.calls] == seeds
+    assert [seed for _, seed in one.evaluator.calls] == [*seeds, derive_seed(0, "fresh", 60, 0)]
+
+
+def test_the_reported_return_had_no_part_in_the_selection(stage: MakeStage) -> None:
+    """C1: the best of many scores is partly luck, so the policy is scored once more on seeds of its own."""
+    one = stage([[(9.0, 9.0), (7.0, 7.0), (5.0, 5.0)]], interval=50, max_steps=60)
+    one.supervisor.run()
+    best = one.supervisor.best
+    assert best is not None and best.score is not None
+    assert (best.flat.item(), best.mean, best.score.mean) == (3.0, 8.0, 5.0)
+
+
+@pytest.mark.parametrize("stop_at", [60, 80, 100, 140, 160])
+def test_evaluating_at_a_stop_is_no_part_of_a_run(stage: MakeStage, load_commit: LoadCommit, stop_at: int) -> None:
+    """C12: N + N steps hand over the same policy as 2N, whatever the stop in the middle thought of its newest one."""
+    scores = [(float(10 * (i % 4 == 2) + i % 7),) * 2 for i in range(20)]
+
+    def begin(max_steps: int) -> Stage:
+        one = stage(interval=70, max_steps=max_steps)
+        one.evaluator.score = lambda weights, seed: Score(scores[int(weights.flat)])  # type: ignore[method-assign]
+        return one
+
+    whole, half, rest = begin(280), begin(stop_at), begin(280)
+    whole.supervisor.run()
+    half.supervisor.run()
+    rest.supervisor.restore(load_commit(half.folder))
+    rest.supervisor.run()
+    assert rest.supervisor.best == whole.supervisor.best
+    same = {"wall_seconds": 0.0, "final_mean": 0.0}
+    assert rest.supervisor.progress.state_dict() | same == whole.supervisor.progress.state_dict() | same
 
 
 def test_training_episodes_at_the_target_bring_an_evaluation_forward(stage: MakeStage) -> None:
@@ -269,7 +318,7 @@ def test_training_episodes_at_the_target_bring_an_evaluation_forward(stage: Make
     one.worker.episode_return = 50.0
     assert one.supervisor.run() == "target_return"
     # 20 training episodes take 20 iterations, and at least a tenth of the interval must have passed.
-    assert one.supervisor.state.env_steps == 400
+    assert one.supervisor.progress.env_steps == 400
 
 
 def test_resume_continues_counters(stage: MakeStage, load_commit: LoadCommit) -> None:
@@ -278,14 +327,15 @@ def test_resume_continues_counters(stage: MakeStage, load_commit: LoadCommit) ->
     other = stage([(4.0, 4.0)], max_steps=100)
     other.supervisor.restore(load_commit(one.folder))
     assert other.supervisor.run() == "max_steps"
-    assert other.learner.updates == 5 and other.supervisor.state.seq == 5
-    assert other.supervisor.best_flat.item() == 2.0 and other.supervisor.state.best_mean == 7.0
+    assert other.learner.updates == 5 and other.supervisor.progress.seq == 5
+    assert other.supervisor.best.flat.item() == 2.0 and other.supervisor.progress.best_mean == 7.0
 
 
 def test_progress_round_trip() -> None:
     progress = Progress(env_steps=5, best_mean=-math.inf)
     progress.recent_returns.extend(float(i) for i in range(30))
-    again = Progress.from_state(progress.state_dict())
+    again = Progress()
+    again.load_state_dict(progress.state_dict())
     assert again.state_dict() | {"final_mean": 0} == progress.state_dict() | {"final_mean": 0}
     again.recent_returns.append(99.0)
     assert len(again.recent_returns) == 20 and again.recent_returns[0] == 11.0
@@ -306,12 +356,14 @@ def test_commits_follow_their_interval(stage: MakeStage) -> None:
     assert steps == [60, 120, 140]
 
 
-def test_last_commit_holds_the_last_evaluation(stage: MakeStage, load_commit: LoadCommit) -> None:
-    """A commit is due at the very last step, an evaluation is not: the one at the end must still be remembered."""
+def test_the_last_commit_holds_scheduled_evaluations_only(stage: MakeStage, load_commit: LoadCommit) -> None:
     one = stage([(7.0, 7.0)], interval=10**6, commit_every=60, max_steps=60)
     one.supervisor.run()
-    assert one.supervisor.state.best_mean == 7.0
-    assert load_commit(one.folder)["supervisor"]["best_mean"] == 7.0
+    assert one.supervisor.best is not None and one.supervisor.best.mean == 7.0
+    assert load_commit(one.folder)["supervisor"]["best_mean"] == -math.inf
+    other = stage([(7.0, 7.0)], interval=60, commit_every=60, max_steps=60)
+    other.supervisor.run()
+    assert load_commit(other.folder)["supervisor"]["best_mean"] == 7.0
 
 
 def test_a_stop_before_the_first_evaluation_keeps_the_newest_policy(stage: MakeStage) -> None:
@@ -320,7 +372,7 @@ def test_a_stop_before_the_first_evaluation_keeps_the_newest_policy(stage: MakeS
     one = stage(interval=10**6)
     one.learner.on_update = lambda: one.supervisor.request_stop("interrupted")
     one.supervisor.run()
-    assert one.supervisor.best_flat.item() == 1.0
+    assert one.supervisor.best.flat.item() == 1.0
 
 
 def test_an_error_of_a_role_says_where_it_came_from(stage: MakeStage) -> None:
@@ -340,7 +392,7 @@ def test_an_error_of_a_role_says_where_it_came_from(stage: MakeStage) -> None:
     [
         ("worker", "sample", "worker 0 failed at step 0"),
         ("learner", "update", "update failed at step 20"),
-        ("learner", "weights", "update failed at step 20"),
+        ("learner", "weights", "weights failed at step 0"),
         ("worker", "state_dict", "worker 0 failed at step 20"),
     ],
 )
@@ -355,7 +407,7 @@ def test_an_error_of_any_role_ends_the_run(stage: MakeStage, role: str, method: 
     with pytest.raises(RoleError, match=f"^{who} in Fake: ZeroDivisionError: lost") as caught:
         one.supervisor.run()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)  # with its own traceback
-    assert one.supervisor.state.env_steps <= 20
+    assert one.supervisor.progress.env_steps <= 20
 
 
 def test_an_evaluation_that_fails_is_done_again_with_other_seeds(stage: MakeStage) -> None:
@@ -371,8 +423,8 @@ def test_an_evaluation_that_fails_is_done_again_with_other_seeds(stage: MakeStag
     one.evaluator.score = fail
     assert one.supervisor.run() == sound.supervisor.run() == "max_steps"
     assert len(set(seeds)) == len(seeds) == 2 + len(sound.evaluator.calls)
-    assert one.supervisor.crew.losses.env_errors == 2
-    assert one.supervisor.state.best_mean == sound.supervisor.state.best_mean
+    assert one.supervisor.counts.env_errors == 2
+    assert one.supervisor.progress.best_mean == sound.supervisor.progress.best_mean
 
 
 def test_evaluations_that_fail_again_and_again_end_the_run(stage: MakeStage) -> None:
@@ -385,18 +437,18 @@ def test_evaluations_that_fail_again_and_again_end_the_run(stage: MakeStage) -> 
     with pytest.raises(BudgetSpent, match=r"^score failed at step 20 in Fake: ZeroDivisionError: lost") as caught:
         one.supervisor.run()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert one.supervisor.state.env_steps == 20
+    assert one.supervisor.progress.env_steps == 20
 
 
 def test_steps_of_all_workers_count(stage: MakeStage) -> None:
     """Guards against: R7, a counter of rollout steps that forgets lanes and workers."""
     one = stage(max_steps=90)
-    crew = one.supervisor.crew
-    crew.hosts += [Host(FakeWorker, range(i, i + 1), crew.executor.spawn(FakeWorker)) for i in (1, 2)]
+    pool = one.supervisor.pool
+    pool.workers += [WorkerRecord(FakeWorker, range(i, i + 1), pool.executor.spawn(FakeWorker)) for i in (1, 2)]
     assert one.supervisor.run() == "max_steps"
     # Three workers with two lanes of ten steps each: 60 at a time.
-    assert one.supervisor.state.env_steps == 120 and one.learner.updates == 2
-    assert one.supervisor.state.episodes == 6
+    assert one.supervisor.progress.env_steps == 120 and one.learner.updates == 2
+    assert one.supervisor.progress.episodes == 6
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_the_last_good_commit(
@@ -408,15 +460,35 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_the_last_good_commit(
         one.learner.loss = math.nan if one.learner.updates == 3 else 0.5
 
     one.learner.on_update = on_update
-    with pytest.raises(NonFinite, match="loss/policy is nan at step 60"):
+    with pytest.raises(Diverged, match="loss/policy is nan at step 60, for the second time"):
         one.supervisor.run()
     assert load_commit(one.folder)["learner"]["updates"] <= 3
 
 
+def test_a_run_that_diverges_once_goes_on_from_the_last_commit(
+    stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R2, R3: what one update left behind is noticed, and the last good commit is where the run goes on."""
+    one = stage(commit_every=20, max_steps=80)
+    seeds: list[int] = []
+    one.worker.start = lambda spec, seed: seeds.append(seed)  # type: ignore[method-assign]
+    said: list[str] = []
+    one.supervisor.display.message = said.append  # type: ignore[method-assign]
+
+    one.learner.is_finite = lambda: bool(seeds) or one.learner.updates != 3  # type: ignore[method-assign]
+    monkeypatch.setattr(training_module, "LOG_SECONDS", 0.0)
+    assert one.supervisor.run() == "max_steps"
+    assert one.learner.updates == 4 and len(seeds) == 1  # with random streams that the run had not used
+    assert any("goes back to its last commit and on with other episodes" in text for text in said)
+    assert one.supervisor.counts.episodes_lost == 2 and one.supervisor.counts.steps_lost == 20
+
+
 def test_weights_that_are_not_finite_are_never_committed(stage: MakeStage) -> None:
     one = stage(commit_every=20)
-    one.learner.weights = lambda: Weights(0, torch.tensor([math.nan]))  # type: ignore[method-assign]
-    with pytest.raises(NonFinite, match="nothing was committed"):
+    one.learner.state_dict = lambda: {"w": torch.tensor([0.0, math.inf])}  # type: ignore[method-assign]
+    with pytest.raises(
+        Diverged, match=r"learner\.w has a NaN or an infinity at step 20; nothing was committed, before"
+    ):
         one.supervisor.run()
     assert Store(one.folder).ids() == []
 
@@ -426,9 +498,10 @@ def test_a_full_disk_costs_a_warning_and_the_third_in_a_row_the_run(
 ) -> None:
     one = stage(interval=10**6, commit_every=20, max_steps=200)
     said: list[str] = []
-    monkeypatch.setattr(one.supervisor.display, "message", said.append)
+    one.supervisor.committer.notify = said.append
 
     def room_again() -> None:
+        one.supervisor.committer.close()  # each commit is written before the next update
         if one.learner.updates == 4:
             monkeypatch.delitem(failpoints.ARMED, "commit.begin")
         elif one.learner.updates in (2, 5):
@@ -478,12 +551,15 @@ def test_saved_best_policy_reproduces_its_score(run_quietly: Run, tmp_path: Path
     rows = [row for row in read_metrics(tmp_path / "r") if row["kind"] == "eval"]
     assert len(rows) > 3 and len({row["eval/mean"] for row in rows}) > 1
     best = next(row for row in rows if row["env_steps"] == result.summary["best_step"])
-    assert result.best_return == best["eval/mean"] and best["eval/episodes"] == 10  # confirmed on as many again
+    selected = result.summary["selected_return"]
+    assert selected == best["eval/mean"] and best["eval/episodes"] == 10  # confirmed on as many again
     policy = TrainedPolicy.load(tmp_path / "r")
     seeds = [derive_seed(3, "eval", result.summary["best_step"], look) for look in (0, 1)]
     again = policy.evaluate(episodes=5, seed=seeds[0]) + policy.evaluate(episodes=5, seed=seeds[1])
-    assert again.mean == result.best_return
-    assert policy.evaluate(episodes=5, seed=seeds[0] + 1).mean != result.best_return
+    assert again.mean == selected
+    assert policy.evaluate(episodes=5, seed=seeds[0] + 1).mean != selected
+    fresh = derive_seed(3, "fresh", result.summary["best_step"], 0)
+    assert policy.evaluate(episodes=5, seed=fresh).mean == result.best_return
 
 
 def test_logged_training_return_is_a_reward(run_quietly: Run, tmp_path: Path) -> None:
@@ -508,15 +584,15 @@ def test_a_run_without_a_finished_episode(run_quietly: Run, tmp_path: Path) -> N
 
 
 def interrupted_run(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> elegantrl.RunResult:
-    original = Supervisor.learn
+    original = Supervisor.iterate
 
-    def learn(self: Supervisor, fragments: list[Fragment]) -> None:
-        original(self, fragments)
+    def iterate(self: Supervisor) -> Any:
+        yield from original(self)
         self.request_stop("interrupted")
 
-    monkeypatch.setattr(Supervisor, "learn", learn)
+    monkeypatch.setattr(Supervisor, "iterate", iterate)
     result = run("ppo", "TensorCartPole", run_dir=folder, horizon=16, max_steps=10**6, **SMALL)
-    monkeypatch.setattr(Supervisor, "learn", original)
+    monkeypatch.setattr(Supervisor, "iterate", original)
     return result
 
 

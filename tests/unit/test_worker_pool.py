@@ -15,11 +15,12 @@ import torch
 
 from elegantrl.config.run import ExecuteConfig
 from elegantrl.execute.base import Executor, Future
-from elegantrl.execute.inline import InlineExecutor
+from elegantrl.execute.inline import InlineExecutor, InlineFuture
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.runtime.requests import Job
-from elegantrl.runtime.workers import Crew, plain_outcome
+from elegantrl.runtime.requests import Pending, Request
+from elegantrl.runtime.timeouts import Timeouts
+from elegantrl.runtime.workers import WorkerPool
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fault, Fragment, Rollout, State, Weights
 
 
@@ -63,45 +64,51 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     made.close()
 
 
-def gather(executor: Executor, gate: Path | None = None, **settings: Any) -> Crew:
+def gather(executor: Executor, gate: Path | None = None, **settings: Any) -> WorkerPool:
     """Three hosts of a group each; the first waits for ``gate``."""
 
     def build(groups: range) -> Callable[[], Counter]:
         return partial(Counter, groups, gate if 0 in groups else None)
 
-    crew = Crew(executor, build, 3, ExecuteConfig(num_workers=3, **settings))
-    crew.start(PolicySpec("none", None, ActionSpec(dim=1)), 0, partial(Counter, range(1), None))
-    crew.publish(Weights(0, torch.zeros(1)))
-    return crew
+    pool = WorkerPool(executor, build, 3, ExecuteConfig(num_workers=3, **settings))
+    pool.start(PolicySpec("none", None, ActionSpec(dim=1)), 0)
+    pool.publish(Weights(0, torch.zeros(1)))
+    return pool
 
 
-def take(crew: Crew, seq: int) -> tuple[list[Fragment], int]:
-    return crew.sample(4, seq, plain_outcome)
+def take(pool: WorkerPool, seq: int) -> tuple[list[Fragment], int]:
+    fragments: list[Fragment] = []
+    while not fragments:
+        seq = pool.request(4, seq)
+        while waits := pool.waits_for():
+            pool.executor.wait(waits)
+        fragments = pool.take()
+    return fragments, seq
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 4])
 def test_the_data_of_an_update_are_exactly_as_old_as_the_lag(executor: Executor, max_lag: int) -> None:
-    crew, seq = gather(executor, max_lag=max_lag), 0
+    pool, seq = gather(executor, max_lag=max_lag), 0
     for version in range(12):
-        fragments, seq = take(crew, seq)
+        fragments, seq = take(pool, seq)
         assert [fragment.slot_group for fragment in fragments] == [0, 1, 2]
         assert {fragment.version for fragment in fragments} == {max(0, version - max_lag)}
         assert {fragment.seq for fragment in fragments} == {version}
         assert fragments[0].rollout.obs[0].item() == 4 * version  # none is left out, none comes twice
         assert seq == version + max_lag + 1
-        crew.publish(Weights(version + 1, torch.zeros(1)))
+        pool.publish(Weights(version + 1, torch.zeros(1)))
 
 
 def test_what_is_in_flight_is_part_of_a_commit_and_comes_back(executor: Executor) -> None:
-    crew, seq = gather(executor, max_lag=2), 0
+    pool, seq = gather(executor, max_lag=2), 0
     for version in range(3):
-        _, seq = take(crew, seq)
-        crew.publish(Weights(version + 1, torch.zeros(1)))
-    parts = crew.state_dict(plain_outcome)
+        _, seq = take(pool, seq)
+        pool.publish(Weights(version + 1, torch.zeros(1)))
+    parts = pool.state_dict()
     in_flight = parts["in_flight"]["fragments"]
     assert [(f["seq"], f["slot_group"]) for f in in_flight] == [(3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (4, 2)]
-    for successor in (crew, gather(executor, max_lag=2)):  # the crew itself, and another that takes over
-        successor.load_state_dict(parts, plain_outcome)
+    for successor in (pool, gather(executor, max_lag=2)):  # the pool itself, and another that takes over
+        successor.load_state_dict(parts)
         successor.publish(Weights(3, torch.zeros(1)))
         again = seq
         for expected in (3, 4, 5):
@@ -110,38 +117,38 @@ def test_what_is_in_flight_is_part_of_a_commit_and_comes_back(executor: Executor
             assert fragments[0].rollout.obs[0].item() == 4 * expected
 
 
-def test_a_cut_comes_where_the_gap_is(executor: Executor) -> None:
+def test_a_broken_lane_is_reported_where_the_gap_is(executor: Executor) -> None:
     """A loss concerns what is asked for after it, not what is still on its way."""
-    crew, seq = gather(executor, max_lag=2), 0
-    fragments, seq = take(crew, seq)
-    crew.state_dict(plain_outcome)  # jobs 1 and 2 are answered, nobody has taken them
-    crew.cut_off(1, 3)
-    assert crew.take_cuts() is None  # two fragments are to be learned from before
-    parts = crew.state_dict(plain_outcome)
-    for successor in (crew, gather(executor, max_lag=2)):
-        successor.load_state_dict(parts, plain_outcome)
+    pool, seq = gather(executor, max_lag=2), 0
+    fragments, seq = take(pool, seq)
+    pool.state_dict()  # jobs 1 and 2 are answered, nobody has taken them
+    pool.broken.mark(1, 3)
+    assert pool.take_broken() is None  # two fragments are to be learned from before
+    parts = pool.state_dict()
+    for successor in (pool, gather(executor, max_lag=2)):
+        successor.load_state_dict(parts)
         successor.publish(Weights(1, torch.zeros(1)))
         again = seq
         for expected in (1, 2, 3):
             fragments, again = take(successor, again)
             assert {fragment.seq for fragment in fragments} == {expected}
-            cuts = successor.take_cuts(fragments)
-            assert (cuts is None) == (expected < 3)
-        assert cuts is not None and [lanes.tolist() for lanes in cuts] == [[False], [True], [False]]
-        assert successor.take_cuts() is None
+            broken = successor.take_broken(fragments)
+            assert (broken is None) == (expected < 3)
+        assert broken is not None and [lanes.tolist() for lanes in broken] == [[False], [True], [False]]
+        assert successor.take_broken() is None
 
 
 @pytest.mark.parametrize("max_lag", [0, 2])
-def test_the_number_of_hosts_may_change_in_the_middle(executor: Executor, max_lag: int) -> None:
-    crew, seq = gather(executor, max_lag=max_lag), 0
+def test_the_number_of_workers_may_change_in_the_middle(executor: Executor, max_lag: int) -> None:
+    pool, seq = gather(executor, max_lag=max_lag), 0
     for version, num_workers in enumerate((3, 1, 2, 2, 3)):
-        if num_workers != len(crew.hosts):
-            crew.resize(num_workers, plain_outcome)
-        assert len(crew.hosts) == num_workers
-        fragments, seq = take(crew, seq)
+        if num_workers != len(pool.workers):
+            pool.resize(num_workers)
+        assert len(pool.workers) == num_workers
+        fragments, seq = take(pool, seq)
         assert [(f.slot_group, f.seq) for f in fragments] == [(group, version) for group in range(3)]
         assert {fragment.rollout.obs[0].item() for fragment in fragments} == {4 * version}
-        crew.publish(Weights(version + 1, torch.zeros(1)))
+        pool.publish(Weights(version + 1, torch.zeros(1)))
 
 
 class DoneWhenAsked(Future):
@@ -157,58 +164,59 @@ class DoneWhenAsked(Future):
     def result(self) -> Any: ...
 
 
-def test_whoever_is_quick_enough_between_two_questions_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_is_quick_enough_between_two_questions_is_not_missed() -> None:
     executor = InlineExecutor()
-    crew = gather(executor, sync_frac=0.5)
+    pool = gather(executor, sync_frac=0.5)
     never, at_once, soon = (DoneWhenAsked(questions) for questions in (math.inf, 0, 1))
-    for host, call in zip(crew.hosts, (never, at_once, soon), strict=True):
-        host.waiting.append(Job(None, 4, 0, call))
-    waited: list[Any] = []
-    monkeypatch.setattr(executor, "wait", waited.append)
-    assert crew.ready_hosts() == [1, 2]
-    assert waited == [[never, soon]]  # the first alone would have been waited for in vain
+    for worker, call in zip(pool.workers, (never, at_once, soon), strict=True):
+        worker.pending.append(Pending(Request(None, 4, 0), call))
+    assert pool.waits_for() == [never, soon]  # the first alone would be waited for in vain
+    assert pool.waits_for() == []
 
 
 def test_a_slow_worker_holds_nobody_up_and_its_old_data_are_dropped(tmp_path: Path) -> None:
     executor, gate = ProcessExecutor(), tmp_path / "gate"
     try:
-        crew, seq = gather(executor, gate, sync_frac=0.5, max_lag=1), 0
+        pool, seq = gather(executor, gate, sync_frac=0.5, max_lag=1), 0
         groups: set[int] = set()
         for version in range(6):
-            fragments, seq = take(crew, seq)
+            fragments, seq = take(pool, seq)
             groups |= {fragment.slot_group for fragment in fragments}
             assert all(version - fragment.version <= 1 for fragment in fragments)  # the bound
-            crew.publish(Weights(version + 1, torch.zeros(1)))
-        assert groups == {1, 2} and crew.losses.steps_stale == 0
+            pool.publish(Weights(version + 1, torch.zeros(1)))
+        assert groups == {1, 2} and pool.counts.steps_stale == 0
         gate.touch()
         version = 6
-        # The two fragments of the first version that were under way come too late. That a later one comes in time is
-        # up to the machine: whoever is slower than the lag allows never does.
-        while crew.losses.steps_stale < 8:
-            fragments, seq = take(crew, seq)
+        # The two fragments of the first version that were under way come too late. Whether later ones come in time, and
+        # those of the other workers, depends on the machine.
+        while pool.counts.env_errors < 2:
+            fragments, seq = take(pool, seq)
             assert all(version - fragment.version <= 1 for fragment in fragments)
             version += 1
-            crew.publish(Weights(version, torch.zeros(1)))
-        assert crew.losses.steps_stale % 4 == 0
+            pool.publish(Weights(version, torch.zeros(1)))
         # What went wrong in data that are not learned from counts all the same.
-        assert 4 * crew.losses.env_errors == crew.losses.steps_stale == 2 * crew.losses.steps_lost
-        assert crew.take_cuts() is not None
+        assert pool.counts.steps_lost == 2 * pool.counts.env_errors
+        assert pool.counts.steps_stale % 4 == 0 and pool.counts.steps_stale >= 4 * pool.counts.env_errors
+        assert pool.take_broken() is not None
     finally:
         executor.close()
 
 
-def test_how_long_a_fragment_may_take(executor: Executor) -> None:
-    """Half an hour until there is one to compare with, then a minute or 20 times the longest; or as was said."""
-    crew, patient = gather(executor), gather(executor, role_timeout=7.0)
-    if not executor.isolates:
-        assert crew.fragment_timeout() is patient.fragment_timeout() is None
-        return
-    assert crew.fragment_timeout() == 1800.0
-    take(crew, 0)
-    assert 0 < crew.longest_fragment < 3 and crew.fragment_timeout() == 60.0
-    crew.longest_fragment = 5.0
-    assert crew.fragment_timeout() == 100.0
-    crew.longest_fragment = 500.0
-    assert crew.fragment_timeout() == 1800.0
-    take(patient, 0)
-    assert patient.fragment_timeout() == 7.0
+def test_how_long_calls_may_take() -> None:
+    """R14: ten minutes for the first of a kind, then some minutes or 20 times the longest; or as the user said."""
+    timeouts, call = Timeouts(), InlineFuture(lambda: None)
+    assert timeouts.of("sample") == timeouts.of("score") == timeouts.of("update") == timeouts.of() == 600.0
+    for seconds, sample, update in (
+        (1.0, 60.0, 300.0),
+        (5.0, 100.0, 300.0),
+        (0.1, 100.0, 300.0),
+        (50.0, 1000.0, 1000.0),
+    ):
+        call.seconds = seconds
+        timeouts.note("sample", call)
+        timeouts.note("update", call)
+        assert (timeouts.of("sample"), timeouts.of("update"), timeouts.of()) == (sample, update, 600.0)
+    assert Timeouts(isolates=False).of("sample") is None
+    # R11: the limit of a fragment is none of a resume, which may have to replay long episodes.
+    short, long = Timeouts(7.0), Timeouts(7000.0)
+    assert (short.of("sample"), short.of("score"), short.of(), long.of()) == (7.0, 7.0, 600.0, 7000.0)

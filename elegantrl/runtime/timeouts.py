@@ -1,0 +1,35 @@
+"""How long a call on a role may take before the role counts as stuck."""
+
+from __future__ import annotations
+
+from ..execute.base import Future
+
+FIRST_SECONDS = 600.0
+"""For calls that nothing is known of: constructors, states, and the first of their kind."""
+USUAL_SECONDS = {"sample": 60.0, "score": 300.0, "update": 300.0}
+USUAL_FACTOR = 20.0
+"""Calls of one kind are much alike: one that takes longer than these seconds and than so many times the longest call
+before it will never end."""
+
+
+class Timeouts:
+    """The limits of one run. ``role_timeout`` is the user's limit for fragments and scores."""
+
+    def __init__(self, role_timeout: float | None = None, isolates: bool = True):
+        self.role_timeout, self.isolates = role_timeout, isolates
+        self.longest: dict[str, float] = {}
+
+    def of(self, kind: str = "") -> float | None:
+        """The seconds that a call of this kind may take; None where a call cannot be ended."""
+        if not self.isolates:
+            return None
+        if self.role_timeout is not None:
+            # A resume may have to replay long episodes: the user's limit for a fragment says nothing about that.
+            return self.role_timeout if kind in ("sample", "score") else max(FIRST_SECONDS, self.role_timeout)
+        if kind not in self.longest:
+            return FIRST_SECONDS
+        return max(USUAL_SECONDS[kind], USUAL_FACTOR * self.longest[kind])
+
+    def note(self, kind: str, call: Future) -> None:
+        """Take the time of an answered call into account."""
+        self.longest[kind] = max(self.longest.get(kind, 0.0), call.seconds)
