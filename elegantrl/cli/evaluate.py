@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
 from ..errors import ConfigError, ElegantRLError, RoleError, format_error
-from ..roles.evaluator import Score
+from ..report.video import check_video_path, film_episode
 from ..runtime.display import Stdout
 from ..store.trained import TrainedPolicy
 from .parse import parse
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Score the best policy of a run, or several runs as one ensemble: no exploration, fresh environments."""
+    """Score the best policy of a run, or several runs as one ensemble: no exploration, fresh environments.
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
+    `elegantrl eval runs/a --episodes 100 --json` is one run, for a program to read.
+
+    `elegantrl eval runs/a runs/b --weights 3 1` is two runs as one policy, the first with three votes.
+
+    `elegantrl eval runs/a --episodes 1 --video a.mp4` is one episode to look at.
+
+    `elegantrl eval runs/a --env mine:Env` is for a run whose environment is code of your own.
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
     """The run folder; of several, the policies are averaged."""
-    weights: tuple[float, ...] = ()
+    weights: Annotated[tuple[float, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """How much each run of an ensemble counts; equally by default."""
     episodes: int = 20
     """Episodes to play."""
@@ -34,6 +46,8 @@ class Flags:
     """Environment to play in, instead of the one the run was trained on; needed if that is `module:attribute`."""
     allow_import: tyro.conf.FlagCreatePairsOff[bool] = False
     """Trust the folder: import and run the code that it names by import path."""
+    video: Path | None = None
+    """Film one episode from the seed into this file, .mp4 or .gif; needs the extra elegantrl[video]."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print one JSON object instead of a table."""
 
@@ -42,9 +56,15 @@ def main(argv: list[str]) -> int:
     flags = parse(Flags, argv, "elegantrl eval")
     if flags.episodes < 1:
         raise ConfigError(f"--episodes {flags.episodes} is out of range: it must be >= 1")
+    if flags.video is not None:
+        check_video_path(flags.video)
     policy = load(flags)
-    env = flags.env or policy.config.env.id
-    score = play(policy, flags)
+    env = flags.env or policy.env_id
+    score = guard(lambda: policy.evaluate(flags.episodes, flags.seed, flags.env), env)
+    video = None
+    if flags.video is not None:
+        path = flags.video
+        video = guard(lambda: film_episode(policy, path, flags.seed, flags.env), env)
     if flags.json:
         result = {
             "agent": policy.config.agent_name,
@@ -57,6 +77,8 @@ def main(argv: list[str]) -> int:
             "ci95": score.ci95,
             "returns": list(score.returns),
         }
+        if video is not None:
+            result["video"] = {"file": str(video.path), "frames": video.num_frames, "return": video.episode_return}
         print(json.dumps(result))
         return 0
     agent = policy.config.agent_name if len(flags.runs) == 1 else f"ensemble of {len(flags.runs)} runs"
@@ -67,6 +89,8 @@ def main(argv: list[str]) -> int:
     numbers = [f"{x:,.1f}" for x in (score.std, min(score.returns), max(score.returns))]
     table.add_row(str(flags.episodes), f"{score.mean:,.1f}", interval, *numbers)
     Stdout().print(table)
+    if video is not None:
+        Stdout().print(escape(f"video {video.path}: {video.num_frames} frames, return {video.episode_return:,.1f}"))
     return 0
 
 
@@ -78,11 +102,11 @@ def load(flags: Flags) -> TrainedPolicy:
     return TrainedPolicy.ensemble(flags.runs, flags.weights or None, flags.allow_import)
 
 
-def play(policy: TrainedPolicy, flags: Flags) -> Score:
-    """The score; whatever the code of an environment raises on the way becomes one sentence."""
+def guard(play: Callable[[], T], env: str) -> T:
+    """The result of ``play``; whatever the code of an environment raises on the way becomes one sentence."""
     try:
-        return policy.evaluate(flags.episodes, flags.seed, flags.env)
+        return play()
     except ElegantRLError:
         raise
     except Exception as error:
-        raise RoleError(f"evaluation failed in {flags.env or policy.config.env.id}: {format_error(error)}") from error
+        raise RoleError(f"evaluation failed in {env}: {format_error(error)}") from error

@@ -129,13 +129,20 @@ class TrainedPolicy:
         finally:
             evaluator.close()
 
+    @property
+    def env_id(self) -> str:
+        """The environment that the run was evaluated in."""
+        return self.config.eval.env_id or self.config.env.id
+
     def choose_env(self, env: Any = None) -> tuple[Any, dict[str, Any]]:
         """What to make an environment of, and with which arguments: those of the run if it is the run's environment."""
-        own, where = self.config.env, str(self.folder)
-        if env is not None and env != own.id:
+        if env is not None and env != self.env_id:
             return env, {}
+        kwargs = self.config.eval.env_kwargs
+        if self.config.eval.env_id is None:
+            kwargs = self.config.env.kwargs | kwargs
         if not self.allow_import:
             if env is None:
-                check_env_id(own.id, where)
-            check_env_kwargs(own.kwargs, where)
-        return own.id, own.kwargs
+                check_env_id(self.env_id, str(self.folder))
+            check_env_kwargs(kwargs, str(self.folder))
+        return self.env_id, kwargs
