@@ -230,6 +230,13 @@ class Transition(NamedTuple):
     rows: Tensor | None = None  # [B] where in the buffer they came from, to update their priorities
 
 
+class Update(NamedTuple):
+    """What came of one update of an agent."""
+
+    metrics: Metrics
+    td_error: Tensor | None = None  # [B] absolute temporal-difference errors, for prioritised replay
+
+
 class Windows(NamedTuple):
     """L stretches of K steps from the best of recent episodes, for the H-term."""
 

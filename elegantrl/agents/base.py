@@ -17,7 +17,7 @@ from ..nets.networks import NetSpec
 from ..nets.normalize import ObsNorm, RunningStats
 from ..nets.policies import Policy, PolicySpec
 from ..rng import torch_stream
-from ..types import EnvSpec, Metrics, State
+from ..types import EnvSpec, Rollout, State, Update
 from .averaging import OneRank
 from .gradients import Gradients, LazyMetrics
 from .h_term import HTerm, HTermConfig
@@ -88,7 +88,8 @@ class Agent(nn.Module, ABC):
     A subclass builds its networks; ``update`` turns data into better ones.
     """
 
-    data: ClassVar[Literal["rollout", "replay"]]
+    memory: ClassVar[str]
+    """What ``update`` learns from: a name in ``data.memory.MEMORIES``, or the import path of another ``Memory``."""
     hot: ClassVar[tuple[str, ...]]
     """Pure functions of (parameters, buffers, arguments): what may be compiled or mapped over a population."""
     actions: ClassVar[frozenset[str]] = frozenset({"discrete", "continuous"})
@@ -122,8 +123,30 @@ class Agent(nn.Module, ABC):
             self.h_term = HTerm(config, spec, device)
 
     @abstractmethod
-    def update(self, batch: Any) -> Metrics:
-        """Learn from a rollout or a minibatch; metrics are device scalars."""
+    def update(self, batch: Any) -> Update:
+        """Learn from a batch of the memory; metrics are device scalars."""
+
+    def memory_name(self) -> str:
+        """The memory for the present settings."""
+        return self.memory
+
+    def see(self, rollout: Rollout) -> None:
+        """Take notice of new steps before the memory receives them."""
+        if self.h_term is not None:
+            self.h_term.see(rollout, self.hypers.h_gamma)
+
+    def seen_state(self) -> State:
+        """What ``see`` keeps of this learner's lanes."""
+        return {} if self.h_term is None else {"trajectories": self.h_term.trajectories.state_dict()}
+
+    def load_seen_state(self, state: State) -> None:
+        if self.h_term is not None:
+            self.h_term.trajectories.load_state_dict(state["trajectories"])
+
+    def end_open_episodes(self, lanes: Tensor) -> None:
+        """The newest step of the given lanes [N] has no successor."""
+        if self.h_term is not None:
+            self.h_term.trajectories.truncate_newest(lanes)
 
     def build_policy(self, kind: str, spec: EnvSpec, device: torch.device, **extra: Any) -> Any:
         """The policy of this kind with the config's network settings; it can be rebuilt anywhere from its spec."""

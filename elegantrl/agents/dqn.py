@@ -14,9 +14,8 @@ from torch.nn.functional import smooth_l1_loss
 
 from ..config.fields import setting
 from ..nets.policies import QPolicy
-from ..types import EnvSpec, Metrics, Transition
-from .base import Agent
-from .off_policy import ReplayConfig, td_loss
+from ..types import EnvSpec, Metrics, Transition, Update
+from .off_policy import TD_ERROR, ReplayAgent, ReplayConfig, td_loss
 from .optim import Target
 
 
@@ -36,8 +35,7 @@ class DQNConfig(ReplayConfig):
     """Environment steps over which the share of random actions falls to `epsilon_end`."""
 
 
-class AgentDQN(Agent):
-    data = "replay"
+class AgentDQN(ReplayAgent):
     hot = ("loss",)
     actions = frozenset({"discrete"})
     config: DQNConfig
@@ -56,13 +54,13 @@ class AgentDQN(Agent):
         explored = max(0, env_steps - c.learning_starts) / c.explore_steps
         self.policy.epsilon.fill_(max(c.epsilon_end, 1.0 - (1.0 - c.epsilon_end) * explored))
 
-    def update(self, batch: Transition) -> Metrics:
+    def update(self, batch: Transition) -> Update:
         metrics_of, norm = self.descend("loss", self.step, batch)
         metrics = metrics_of() | {"loss/grad_norm": norm}
         self.num_updates += 1
         if self.num_updates % self.config.target_interval == 0:
             self.target.track(self.hypers.tau)
-        return metrics
+        return Update(metrics, metrics.pop(TD_ERROR, None))
 
     def loss(self, b: Transition) -> tuple[Tensor, Metrics]:
         with torch.no_grad():

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from ..config.fields import setting, tunable
+from ..data.trajectories import TrajectoryStore
 from ..nets.policies import Policy
-from ..types import EnvSpec, Windows
+from ..types import EnvSpec, Rollout, Windows
 
 LEAST, MOST = -16.0, 2.0
 
@@ -55,6 +56,15 @@ class HTerm(nn.Module):
         self.register_buffer("obs", torch.zeros(*shape, spec.obs_dim, device=device))
         self.register_buffer("action", spec.action_leaf.zeros(*shape, device=device))
         self.register_buffer("weight", torch.zeros(shape, device=device))  # until there are windows, no energy
+        self.trajectories = TrajectoryStore(config.h_store, spec, device)
+
+    def see(self, rollout: Rollout, gamma: Tensor) -> None:
+        """Store new steps and take the best windows of what is stored."""
+        self.trajectories.add(rollout)
+        num_windows, length = self.weight.shape
+        windows = self.trajectories.top_windows(num_windows, length, gamma)
+        if windows is not None:
+            self.load(windows)
 
     def load(self, windows: Windows) -> None:
         self.obs.copy_(windows.obs)

@@ -18,7 +18,7 @@ from ..config.fields import Section, setting, tunable
 from ..errors import ConfigError
 from ..nets.critics import EnsembleCritic
 from ..nets.layers import Stack
-from ..types import EnvSpec, Metrics, Transition
+from ..types import EnvSpec, Metrics, Rollout, Transition, Update
 from .base import Agent, AgentConfig
 from .h_term import HTermConfig
 from .optim import GradStep, Target
@@ -67,7 +67,7 @@ def td_loss(error: Tensor, loss: Tensor, b: Transition) -> tuple[Tensor, Metrics
 
 
 TD_ERROR = "td_error"
-"""The one metric that is not a scalar: absolute errors [B], which the learner takes out for the replay buffer."""
+"""Where a loss leaves its absolute errors [B] for ``Update.td_error``."""
 
 
 Aggregate = Literal["min", "mean", "subset"]
@@ -106,8 +106,21 @@ class ActionNoise(NamedTuple):
     action: Tensor  # [B, A] for the action at the observation
 
 
-class AgentActorCritic(Agent):
-    data = "replay"
+class ReplayAgent(Agent):
+    """Learns from minibatches of stored transitions."""
+
+    memory = "replay"
+    config: ReplayConfig
+
+    def memory_name(self) -> str:
+        return "prioritized" if self.config.prioritized else self.memory
+
+    def see(self, rollout: Rollout) -> None:
+        super().see(rollout)
+        self.observe(rollout.obs)
+
+
+class AgentActorCritic(ReplayAgent):
     hot = ("critic_loss", "policy_loss")
     actions = frozenset({"continuous"})
     config: ActorCriticConfig
@@ -130,7 +143,7 @@ class AgentActorCritic(Agent):
         c = self.config
         return EnsembleCritic(spec.obs_dim, spec.action.num_outputs, c.net(), c.num_critics, c.layer_norm)
 
-    def update(self, batch: Transition) -> Metrics:
+    def update(self, batch: Transition) -> Update:
         """One critic step, an actor step if due, and target tracking."""
         if self.config.target_critics == "subset":
             order = torch.randperm(self.config.num_critics, generator=self.common, device=self.subset.device)
@@ -143,7 +156,7 @@ class AgentActorCritic(Agent):
         self.num_updates += 1
         if self.num_updates % self.config.target_interval == 0:
             self.target.track(self.hypers.tau)
-        return metrics
+        return Update(metrics, metrics.pop(TD_ERROR, None))
 
     def actor_is_due(self, metrics: Metrics) -> bool:
         """Whether this update moves the actor too: every ``actor_interval``-th one, with the targets of TD3."""

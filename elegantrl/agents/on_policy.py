@@ -19,7 +19,7 @@ from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import Categorical, DiagGaussian
 from ..nets.layers import BLOCK_ROWS, Init
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
-from ..types import EnvSpec, Metrics, Rollout
+from ..types import EnvSpec, Metrics, Rollout, Update
 from .base import Agent, AgentConfig, Schedule
 from .returns import gae, vtrace
 
@@ -61,7 +61,7 @@ class Batch(NamedTuple):
 
 
 class AgentOnPolicy(Agent):
-    data = "rollout"
+    memory = "rollout"
     hot = ("loss",)
     ratio_in_loss: ClassVar[bool] = False
     """Whether ``policy_loss`` corrects for the policy that acted."""
@@ -85,7 +85,7 @@ class AgentOnPolicy(Agent):
         super().schedule(env_steps)
         self.entropy_left.fill_(self.share_left(self.config.entropy_schedule, env_steps))
 
-    def update(self, batch: Rollout) -> Metrics:
+    def update(self, batch: Rollout) -> Update:
         """Several epochs of minibatch steps on one rollout [T, N]."""
         is_first = self.num_updates == 0
         if is_first:  # networks must not begin with inputs of another scale than all later ones
@@ -106,7 +106,7 @@ class AgentOnPolicy(Agent):
                 break
         if not is_first:  # after learning: the policy that acted had the statistics before this rollout
             self.observe(batch.obs)
-        return self.diagnose(metrics)  # of the last minibatch: most of a log line's cost is saved on the others
+        return Update(self.diagnose(metrics))  # of the last minibatch: most of a log line's cost is saved on the others
 
     def minibatches(self, rows: Batch) -> list[Batch]:
         """Shuffled without replacement; a full batch needs no shuffling."""

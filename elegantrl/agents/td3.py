@@ -14,7 +14,7 @@ from torch import Tensor
 from ..config.fields import setting, tunable
 from ..nets.critics import EnsembleCritic
 from ..nets.policies import DeterministicPolicy, NoiseKind
-from ..types import EnvSpec, Metrics, Transition
+from ..types import EnvSpec, Metrics, Transition, Update
 from .off_policy import ActionNoise, ActorCriticConfig, AgentActorCritic
 from .optim import Target
 
@@ -54,13 +54,13 @@ class AgentTD3(AgentActorCritic):
         super().schedule(env_steps)
         self.policy.random_frac.fill_(float(env_steps < self.config.learning_starts))
 
-    def update(self, batch: Transition) -> Metrics:
+    def update(self, batch: Transition) -> Update:
         """What the family does; the target actor moves whenever the target critics do."""
-        metrics = super().update(batch)
+        update = super().update(batch)
         if self.num_updates % self.config.target_interval == 0:
             self.actor_target.track(self.hypers.tau)
         # Updates without an actor step report the latest one.
-        return self.actor_metrics | metrics
+        return update._replace(metrics=self.actor_metrics | update.metrics)
 
     def update_actor(self, batch: Transition, noise: ActionNoise) -> Metrics:
         self.actor_metrics = super().update_actor(batch, noise)

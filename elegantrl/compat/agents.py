@@ -253,7 +253,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _agent_class(name: str, algorithm: str, preset: dict[str, Any]) -> type[DocumentedAgent]:
-    replays = find_agent(algorithm).agent.data == "replay"
+    replays = find_agent(algorithm).agent.memory == "replay"
     body = {"algorithm": algorithm, "preset": preset, "if_off_policy": replays, "__module__": "elegantrl"}
     return type(name, (DocumentedAgent,), body)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..agents.base import Agent, AgentConfig
-from ..agents.off_policy import TD_ERROR, AgentActorCritic, ReplayConfig
+from ..agents.off_policy import AgentActorCritic, ReplayConfig
 from ..errors import CheckpointError, ConfigError
 from ..registry import build_agent, find_agent
 from ..rng import torch_stream
@@ -57,7 +57,7 @@ class ByHand:
         self._schedule()
         if not at_random:
             self.steps += rollout.reward.numel()
-        self.last = Explored(rollout, with_logprobs=self.agent.data == "rollout")
+        self.last = Explored(rollout, with_logprobs=self.agent.memory == "rollout")
         return self.last
 
     def _actor_in(self, env: BuiltEnv) -> GroupActor:
@@ -85,12 +85,12 @@ class ByHand:
 
     def update(self, buffer: Any) -> tuple[float, float]:
         """Learn from a rollout or a replay buffer; the critic's and the actor's loss of the last update."""
-        metrics = self._learn_from_replay(buffer) if self.agent.data == "replay" else self._learn_from_rollout(buffer)
+        metrics = self._learn_from_replay(buffer) if self.agent.memory == "replay" else self._learn_from_rollout(buffer)
         self._schedule()
         return tuple(_first(metrics, names) for names in (CRITIC_LOSSES, ACTOR_LOSSES))  # type: ignore[return-value]
 
     def _learn_from_rollout(self, items: Any) -> Metrics:
-        return self.agent.update(self._rollout(items))
+        return self.agent.update(self._rollout(items)).metrics
 
     def _rollout(self, items: Any) -> Rollout:
         if isinstance(items, Explored):
@@ -109,9 +109,11 @@ class ByHand:
         metrics: Metrics = {}
         for _ in range(max(1, round(buffer.take_added() * self.config.updates_per_step))):
             batch = self.draw(buffer, self.config.batch_size)
-            metrics = self.agent.update(batch)
+            update = self.agent.update(batch)
+            metrics = update.metrics
             if batch.rows is not None:
-                buffer.td_error_update_for_per(batch.rows, metrics.pop(TD_ERROR))
+                assert update.td_error is not None
+                buffer.td_error_update_for_per(batch.rows, update.td_error)
         return metrics
 
     def draw(self, buffer: ReplayBuffer, batch_size: int) -> Transition:
@@ -122,7 +124,7 @@ class ByHand:
 
     def critic_loss(self, buffer: Any, batch_size: int) -> tuple[Tensor, Tensor]:
         """The critic's loss on a minibatch, and the minibatch's states."""
-        if self.agent.data != "replay" or not isinstance(buffer, ReplayBuffer):
+        if self.agent.memory != "replay" or not isinstance(buffer, ReplayBuffer):
             raise ConfigError("the critic's loss on a minibatch needs an agent with replay and a ReplayBuffer")
         batch = self.draw(buffer, batch_size)
         noise = (self.agent.draw_noise(batch),) if isinstance(self.agent, AgentActorCritic) else ()

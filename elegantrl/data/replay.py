@@ -5,6 +5,7 @@ Axes: R rows of the ring, N lanes, B minibatch rows.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -36,8 +37,8 @@ class ReplayBuffer:
             raise ConfigError(
                 f"agent.buffer_size={capacity} holds not even one row of env.num_envs={spec.num_envs}; raise it"
             )
-        check_memory(capacity, spec, device, self.extra_bytes)
-        ring = tree.map_leaves(lambda leaf: leaf.empty(self.num_rows, spec.num_envs, device=device), row_leaves(spec))
+        lead, owner = (self.num_rows, spec.num_envs), f"agent.buffer_size={capacity}"
+        ring = allocate(row_leaves(spec), lead, owner, spec.name, device, self.extra_bytes)
         self.obs, self.action, self.reward, self.terminated, self.truncated, self.next_obs = ring
         self.head = 0  # the row written next
         self.filled = 0  # rows that hold data
@@ -135,23 +136,49 @@ def pick(ring: Tensor, place_B: Tensor) -> Tensor:
     return ring.flatten(0, 1).index_select(0, place_B)  # half the time of indexing with []
 
 
-def check_memory(capacity: int, spec: EnvSpec, device: torch.device, extra_bytes: int = 0) -> None:
-    """Refuse a buffer that cannot fit before the first step instead of failing hours later."""
-    needed = capacity * (sum(leaf.num_bytes for leaf in tree.leaves(row_leaves(spec))) + extra_bytes)
+def allocate(
+    leaves: Tree, lead: tuple[int, ...], owner: str, env_name: str, device: torch.device, extra_bytes: int = 0
+) -> Tree:
+    """Tensors of ``leaves`` with the axes ``lead`` in front, or an error that names ``owner`` if they do not fit.
+
+    ``extra_bytes`` are what the owner needs besides for each element of ``lead``.
+    """
+    needed = math.prod(lead) * (sum(leaf.num_bytes for leaf in tree.leaves(leaves)) + extra_bytes)
     free = available_bytes(device)
+    refusal = f"{owner} needs {needed / 1e9:.1f} GB for {env_name}"
     if free is not None and needed > free:
-        raise ConfigError(
-            f"agent.buffer_size={capacity} needs {needed / 1e9:.1f} GB for {spec.name}, {free / 1e9:.1f} GB are free;"
-            f" lower it"
-        )
+        raise ConfigError(f"{refusal}, {free / 1e9:.1f} GB are free; lower it")
+    try:
+        return tree.map_leaves(lambda leaf: leaf.empty(*lead, device=device), leaves)
+    except (RuntimeError, MemoryError) as error:  # what the system promised and what it gives may differ
+        raise ConfigError(f"{refusal}, which the system does not give; lower it") from error
 
 
 def available_bytes(device: torch.device) -> int | None:
     """Memory that can still be had on a device, where the system tells."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
+    limits = [limit for limit in (_free_memory(), _free_in_container()) if limit is not None]
+    return min(limits, default=None)
+
+
+def _free_memory() -> int | None:
+    lines = _read_lines("/proc/meminfo")
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+
+
+def _free_in_container() -> int | None:
+    """Of the memory that a control group allows, what it has not taken yet; its file caches count as free."""
+    folder = "/sys/fs/cgroup"
+    limit, used = _read_lines(f"{folder}/memory.max"), _read_lines(f"{folder}/memory.current")
+    if not limit or not used or not limit[0].isdecimal():
+        return None
+    cached = [int(line.split()[1]) for line in _read_lines(f"{folder}/memory.stat") if line.startswith("file ")]
+    return int(limit[0]) - int(used[0]) + sum(cached)
+
+
+def _read_lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

@@ -1,9 +1,9 @@
 """Values as bytes: a short body, and a stretch of memory that holds the big tensors and arrays.
 
 The receiver of a message was busy or asleep and its caches are cold: what costs time is not the bytes but every new
-piece of code that runs. Values that are made of numbers, strings, tensors, arrays, lists, tuples and named tuples are
-therefore written by marshal, which takes a third of pickle's time, and their tensors are rebuilt through NumPy, whose
-way to a view with a shape is the shortest. Everything else is pickled with its arrays set aside (protocol 5).
+piece of code that runs. Values that are made of numbers, strings, tensors, arrays, lists, dicts, tuples and named
+tuples are therefore written by marshal, which takes a third of pickle's time, and their tensors are rebuilt through
+NumPy, which is fastest at it. Everything else is pickled with its arrays set aside (protocol 5).
 
 Pickle runs code of the sender's choosing, and a body may name a class. Both are used only between a process and the
 children it started, over pipes that no other process can open.
@@ -36,8 +36,8 @@ MAX_DEPTH = 12
 DTYPES = tuple(map(np.dtype, "?bBhHiIlLefdFD"))
 DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
-ARRAY, TENSOR, TUPLE = range(3)
-"""Marks of what stands for an array, a tensor and a tuple; a named tuple is marked by the name of its class."""
+ARRAY, TENSOR, TUPLE, DICT = range(4)
+"""Marks of what stands for an array, a tensor, a tuple and a dict; a named tuple is marked by the name of its class."""
 KNOWN_TO_NUMPY = {
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
@@ -115,6 +115,8 @@ def take_apart(value: Any, cargo: Cargo, depth: int) -> Any:
         raise Unfit
     if kind is list:
         return [take_apart(part, cargo, depth - 1) for part in value]
+    if kind is dict and all(type(key) is str for key in value):
+        return DICT, list(value), *[take_apart(part, cargo, depth - 1) for part in value.values()]
     if issubclass(kind, tuple):
         mark = TUPLE if kind is tuple else name_of(kind)
         return mark, *[take_apart(part, cargo, depth - 1) for part in value]
@@ -135,6 +137,8 @@ def put_together(skeleton: Any, raw: Any) -> Any:
         _, shape, dtype, start = skeleton
         x = np.ndarray(shape, DTYPES[dtype], raw, start)
         return torch.from_numpy(x) if mark == TENSOR else x
+    if mark == DICT:
+        return dict(zip(skeleton[1], [put_together(part, raw) for part in skeleton[2:]], strict=True))
     parts = [put_together(part, raw) for part in skeleton[1:]]
     return tuple(parts) if mark == TUPLE else tuple.__new__(class_of(mark), parts)  # its constructor is in Python
 

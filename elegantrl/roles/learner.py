@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,20 +14,16 @@ from torch import Tensor
 from .. import tree
 from ..agents.averaging import OneRank
 from ..agents.base import Agent, AgentConfig
-from ..agents.h_term import HTermConfig
-from ..agents.off_policy import TD_ERROR, ReplayConfig
 from ..config.shares import share_of
-from ..data.prioritized import PrioritizedReplay
-from ..data.replay import ReplayBuffer
+from ..data.memory import Setup, build_memory
 from ..data.rollout import join_fragments
-from ..data.trajectories import TrajectoryStore
 from ..devices import device_of_rank
 from ..errors import RoleError
 from ..imports import import_fast
 from ..nets.policies import PolicySpec, joined
 from ..registry import AgentEntry, build_agent, find_agent
 from ..rng import torch_stream
-from ..types import EnvSpec, Fragment, Metrics, Rollout, State, Transition, Weights
+from ..types import EnvSpec, Fragment, Metrics, State, Update, Weights
 from .ranks import Ranks, connect
 from .warm_start import load_networks
 
@@ -82,15 +78,10 @@ class Learner:
         self.policy_tensors = self.agent.policy.tensors()  # to look for them takes as long as to copy them
         self.env_steps = 0
         self.version = 0
-        self.replay: ReplayBuffer | None = None
-        if self.agent.data == "replay":
-            least = self.averaging.minimum if num_learners > 1 else None
-            self.replay = build_replay(cast(ReplayConfig, config), spec, device, least)
-            stream = ("replay", rank) if rank else ("replay",)
-            self.sampler = torch_stream(seed, *stream, device=device)
-        self.trajectories: TrajectoryStore | None = None
-        if self.agent.h_term is not None:
-            self.trajectories = TrajectoryStore(cast(HTermConfig, config).h_store, spec, device)
+        stream = torch_stream(seed, *(("replay", rank) if rank else ("replay",)), device=device)
+        minimum = self.averaging.minimum if num_learners > 1 else None
+        setup = Setup(config, spec, device, stream, self.agent.hypers.gamma, minimum)
+        self.memory = build_memory(self.agent.memory_name(), setup)
         self.agent.schedule(0)
 
     def connect(self, address: str) -> None:
@@ -123,19 +114,19 @@ class Learner:
         return Weights(self.version, joined(self.policy_tensors))
 
     def update(self, fragments: Sequence[Fragment]) -> Metrics:
-        """Learn from new fragments; metrics are empty while a replay buffer is still warming up."""
-        rollout = join_fragments(fragments)
-        rollout = tree.to(rollout, self.device)
+        """Learn from new fragments; metrics are empty if no update was due."""
+        rollout = tree.to(join_fragments(fragments), self.device)
         self.env_steps += rollout.num_steps * self.averaging.size
-        if self.trajectories is not None:
-            self.choose_windows(rollout, self.trajectories)
-        if self.replay is not None:
-            metrics = self.learn_from_replay(rollout, self.replay)
-        else:
-            metrics = self.agent.update(rollout)
+        self.agent.see(rollout)
+        self.memory.add(rollout, self.env_steps)
+        update = Update({})
+        for _ in range(self.memory.num_due(self.agent.num_updates)):
+            batch = self.memory.draw()
+            update = self.agent.update(batch)
+            self.memory.feed_back(batch, update)
         self.agent.schedule(self.env_steps)
         self.version += 1
-        return metrics
+        return update.metrics
 
     def learn(self, fragments: Sequence[Fragment]) -> tuple[Metrics, Weights]:
         """``update``, and the weights that came of it."""
@@ -149,50 +140,13 @@ class Learner:
             values = self.averaging.average(values)
         return Report(tuple(metrics), values, self.weights() if self.averaging.rank == 0 else None)
 
-    def choose_windows(self, rollout: Rollout, trajectories: TrajectoryStore) -> None:
-        """Let the H-term learn from the best windows of what was lived through lately."""
-        config = cast(HTermConfig, self.config)
-        trajectories.add(rollout)
-        windows = trajectories.top_windows(config.h_windows, config.h_length, self.agent.hypers.h_gamma)
-        if windows is not None:
-            assert self.agent.h_term is not None
-            self.agent.h_term.load(windows)
-
-    def learn_from_replay(self, rollout: Rollout, replay: ReplayBuffer) -> Metrics:
-        """Store, then take the updates that the constant ratio of updates to steps asks for by now."""
-        config = cast(ReplayConfig, self.config)
-        learned_steps = max(0, self.env_steps - config.learning_starts)
-        due = int(learned_steps * config.updates_per_step) - self.agent.num_updates
-        replay.add(rollout._replace(reward=rollout.reward * config.reward_scale))
-        self.agent.observe(rollout.obs)
-        metrics: Metrics = {}
-        if isinstance(replay, PrioritizedReplay):
-            passed = min(1.0, self.env_steps / config.schedule_steps)
-            replay.beta = config.priority_beta + (1.0 - config.priority_beta) * passed
-        for _ in range(due):
-            batch = self.draw(replay)
-            metrics = self.agent.update(batch)
-            if isinstance(replay, PrioritizedReplay) and batch.rows is not None:
-                replay.update_priorities(batch.rows, metrics.pop(TD_ERROR))
-        return metrics
-
-    def draw(self, replay: ReplayBuffer) -> Transition:
-        """A minibatch."""
-        config = cast(ReplayConfig, self.config)
-        return replay.sample(config.batch_size, self.agent.hypers.gamma, config.n_step, self.sampler)
-
     def state_dict(self) -> State:
         """All that is needed to continue; without what rank 0 has for all if this is another rank."""
         if self.averaging.rank == 0:
             state: State = {"agent": self.agent.training_state(), "env_steps": self.env_steps, "version": self.version}
         else:
             state = {"generator": self.agent.generator.get_state()}
-        if self.replay is not None:
-            state["replay"] = self.replay.state_dict()
-            state["sampler"] = self.sampler.get_state()
-        if self.trajectories is not None:
-            state["trajectories"] = self.trajectories.state_dict()
-        return state
+        return state | {"memory": self.memory.state_dict(), "seen": self.agent.seen_state()}
 
     def load_state_dict(self, state: State, own: State | None = None) -> None:
         """Continue from rank 0's state; another rank also gets its own, and of rank 0's only what is common."""
@@ -201,31 +155,19 @@ class Learner:
         if own is not None:
             self.agent.generator.set_state(own["generator"].cpu())
             state = own
-        if self.replay is not None:
-            self.replay.load_state_dict(state["replay"])
-            self.sampler.set_state(state["sampler"].cpu())
-        if self.trajectories is not None:
-            self.trajectories.load_state_dict(state["trajectories"])
+        self.memory.load_state_dict(state["memory"])
+        self.agent.load_seen_state(state["seen"])
         if self.averaging.size > 1:
             self.check_agreement()
 
     def end_open_episodes(self, restarted: Sequence[np.ndarray]) -> None:
-        """Cut the newest transition of every lane whose episode could not be continued after a resume."""
-        for store in (self.replay, self.trajectories):
-            if store is not None:
-                store.truncate_newest(torch.from_numpy(np.concatenate(restarted)))
+        """End the episodes of every lane that could not be continued after a resume; an array [N] per group."""
+        lanes = torch.from_numpy(np.concatenate(restarted))
+        self.memory.end_open_episodes(lanes)
+        self.agent.end_open_episodes(lanes)
 
     def close(self) -> None:
         self.agent.gradients.close()
-
-
-def build_replay(
-    config: ReplayConfig, spec: EnvSpec, device: torch.device, least: Callable[[Tensor], Tensor] | None = None
-) -> ReplayBuffer:
-    if not config.prioritized:
-        return ReplayBuffer(config.buffer_size, spec, device)
-    exponents = (config.priority_alpha, config.priority_beta)
-    return PrioritizedReplay(config.buffer_size, spec, device, *exponents, least)
 
 
 def digest(value: Any) -> int:

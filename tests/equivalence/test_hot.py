@@ -60,7 +60,7 @@ def arguments(agent: Agent, kind: str, seed: int) -> tuple[tuple[Tensor, ...], C
     numbers = torch.randn(5, ROWS, generator=g)
     continuous = torch.rand(ROWS, 2, generator=g) * 2 - 1
     action = torch.randint(2, (ROWS,), generator=g) if kind == "discrete" else continuous
-    if agent.data == "rollout":
+    if agent.memory == "rollout":
         return (obs, action, *numbers[:3]), lambda *x: (Batch(*x),)
     transition = (obs, action, numbers[0], torch.full((ROWS,), 0.9), next_obs)
     if not hasattr(agent, "draw_noise"):

@@ -52,7 +52,7 @@ def random_rollout(kind: str, seed: int, lanes: int = LANES) -> Rollout:
 
 def fragments_of(kind: str, seq: int, num_groups: int = 2) -> list[Fragment]:
     """A rollout of all lanes, shared out among groups."""
-    parts = zip(*(x.chunk(num_groups, dim=1) for x in random_rollout(kind, seq)), strict=True)
+    parts = zip(*(x.chunk(num_groups, dim=1) for x in random_rollout(kind, seq)[:7]), strict=True)
     nothing = Episodes(np.empty(0), np.empty(0, np.int64))
     return [Fragment(group, seq, seq, Rollout(*part), nothing) for group, part in enumerate(parts)]
 
@@ -225,12 +225,13 @@ def test_weights_of_prioritised_replay_are_those_of_all_rings() -> None:
     for seq in range(2):
         fragments = fragments_of("discrete", seq)
         at_once(lambda rank, fragments=fragments: ranks[rank].update([fragments[rank]]))
-    draw = [partial(r.replay.sample, 4, torch.tensor(0.99), 1, r.sampler) for r in ranks]  # type: ignore[union-attr]
+    memories: Any = [r.memory for r in ranks]
+    draw = [partial(m.ring.sample, 4, torch.tensor(0.99), 1, m.setup.generator) for m in memories]
     batches = at_once(lambda rank: draw[rank]())
     assert max(float(b.weight.max()) for b in batches) == pytest.approx(1.0)
-    trees = [r.replay.tree for r in ranks]  # type: ignore[union-attr]
+    trees = [m.ring.tree for m in memories]
     share = torch.cat([t.leaves[b.rows] / t.root for t, b in zip(trees, batches, strict=True)])
-    expected = (share.amin() / share) ** ranks[0].replay.beta  # type: ignore[union-attr]
+    expected = (share.amin() / share) ** memories[0].ring.beta
     torch.testing.assert_close(torch.cat([b.weight for b in batches]), expected.float())
 
 
@@ -240,10 +241,11 @@ def test_streams_are_own_or_common_and_the_share_is_a_share() -> None:
     for name, equal in (("common", True), ("generator", False)):
         states = [getattr(r.agent, name).get_state() for r in ranks]
         assert torch.equal(*states) is equal
-    assert not torch.equal(*(r.sampler.get_state() for r in ranks))
+    assert not torch.equal(*(r.memory.state_dict()["sampler"] for r in ranks))
     config: Any = ranks[0].config
     assert (config.batch_size, config.buffer_size, config.learning_starts) == (8, 48, 100)
-    assert ranks[0].replay is not None and ranks[0].replay.reward.shape == (16, 3)
+    memory: Any = ranks[0].memory
+    assert memory.ring.reward.shape == (16, 3)
 
 
 def test_ranks_that_differ_are_refused() -> None:
@@ -330,7 +332,7 @@ def test_every_rank_learns_from_its_own_groups(executor: Executor) -> None:
     learners.update(list(reversed(fragments)))  # the order of arrival does not matter
     parts = learners.state_dict()
     for group, name in enumerate(("learner", "learner1")):
-        assert torch.equal(parts[name]["replay"]["reward"], fragments[group].rollout.reward)
+        assert torch.equal(parts[name]["memory"]["reward"], fragments[group].rollout.reward)
     assert parts["learner"]["env_steps"] == STEPS * LANES
 
 

@@ -67,7 +67,7 @@ def test_hand_and_autograd_take_the_same_steps(
                 patch.setattr(fast, "MAX_NUMPY_ROWS", 0)
                 patch.setattr(fast, "BLOCK_ROWS", 6)
             agent.schedule(40_000)
-            metrics = [agent.update(rollout) for rollout in rollouts]
+            metrics = [agent.update(rollout).metrics for rollout in rollouts]
         assert agent.num_updates == (3 if settings.get("batch_size") else 9) * 4
         return metrics, agent.step.flat
 

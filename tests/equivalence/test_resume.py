@@ -83,7 +83,7 @@ def test_resuming_at_several_places(
         run_quietly("dqn", "CartPole-v1", run_dir=tmp_path / "parts", max_steps=stop, resume=i > 0, **settings)
     whole, parts = (learned(load_commit(tmp_path / name)) for name in ("whole", "parts"))
     assert hash_state(parts) == hash_state(whole)
-    assert whole["learner"]["replay"]["reward"].shape[0] == 45
+    assert whole["learner"]["memory"]["reward"].shape[0] == 45
 
 
 def test_a_second_process_starts_from_files_alone(
@@ -114,6 +114,6 @@ def test_no_replay_row_leads_across_a_resume_that_restarts_episodes(
 ) -> None:
     settings = arguments({**REPLAY, "num_envs": 2, "n_step": 3})
     run_quietly("dqn", vector_cartpole, run_dir=tmp_path / "r", max_steps=40, **settings)
-    assert rows_fit(load_commit(tmp_path / "r")["learner"]["replay"])
+    assert rows_fit(load_commit(tmp_path / "r")["learner"]["memory"])
     run_quietly("dqn", vector_cartpole, run_dir=tmp_path / "r", max_steps=80, resume=True, **settings)
-    assert rows_fit(load_commit(tmp_path / "r")["learner"]["replay"])
+    assert rows_fit(load_commit(tmp_path / "r")["learner"]["memory"])

@@ -243,7 +243,7 @@ def test_a_run_goes_on_after_an_error(run_quietly: Run, load_commit: LoadCommit,
     assert re.fullmatch(said, line)
     losses = [run.summary[name] for name in ("env_errors", "restarts", "steps_lost", "episodes_lost")]
     assert losses == [1, 0, 0, 0] and run.summary["env_steps"] == 400
-    replay = load_commit(tmp_path / "run")["learner"]["replay"]
+    replay = load_commit(tmp_path / "run")["learner"]["memory"]
     assert replay["truncated"].nonzero().tolist() == [[32, 3]]  # Pendulum ends nothing before step 200
     assert replay["reward"][32, 3] == 0 and torch.equal(replay["next_obs"][32, 3], replay["obs"][32, 3])
 
@@ -293,7 +293,7 @@ def test_no_nan_is_learned_from(
     parts = load_commit(tmp_path / "run")
     assert is_finite(parts)
     # Neither lane of that group leads across what was thrown away, and rows fit together everywhere else.
-    replay = parts["learner"]["replay"]
+    replay = parts["learner"]["memory"]
     assert replay["truncated"].nonzero().tolist() == [[29, 2], [29, 3]]
     jumps = (replay["obs"][1:] != replay["next_obs"][:-1]).any(-1)
     assert jumps.nonzero().tolist() == [[29, 2], [29, 3]]

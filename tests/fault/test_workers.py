@@ -104,7 +104,7 @@ def test_a_worker_that_dies_again_at_the_same_place_begins_new_episodes(
     run = run_quietly("sac", run_dir=tmp_path / "run", **settings)
     assert (run.summary["restarts"], run.summary["episodes_lost"]) == (2, 1)
     assert run.summary["env_steps"] == 200
-    replay = load_commit(tmp_path / "run")["learner"]["replay"]
+    replay = load_commit(tmp_path / "run")["learner"]["memory"]
     # Pendulum ends nothing before step 200: the one cut is where the old episode was lost, at a fragment's border.
     assert replay["truncated"].nonzero().tolist() == [[69, 0]]
 
@@ -119,7 +119,7 @@ def test_episodes_that_cannot_be_restored_are_cut(run_quietly: Run, load_commit:
     settings["env"] = partial(foreign, **settings["env"].keywords)
     run = run_quietly("sac", run_dir=tmp_path / "run", **settings)
     assert (run.summary["restarts"], run.summary["episodes_lost"]) == (1, 4)
-    replay = load_commit(tmp_path / "run")["learner"]["replay"]
+    replay = load_commit(tmp_path / "run")["learner"]["memory"]
     first_row = 100 - len(replay["truncated"])  # a ring: the oldest rows are overwritten by now
     cuts = [(first_row + row, lane) for row, lane in replay["truncated"].nonzero().tolist()]
     assert cuts in ([(69, lane) for lane in range(4)], [(69, lane) for lane in range(4, 8)])
@@ -144,7 +144,7 @@ def test_a_past_that_cannot_be_repeated_is_cut_off(run_quietly: Run, load_commit
     settings["env"] = partial(Moody, **settings["env"].keywords)
     run = run_quietly("sac", run_dir=tmp_path / "run", **settings)
     assert (run.summary["restarts"], run.summary["episodes_lost"]) == (2, 2)
-    replay = load_commit(tmp_path / "run")["learner"]["replay"]
+    replay = load_commit(tmp_path / "run")["learner"]["memory"]
     first, second = replay["truncated"].nonzero()[:, 0].tolist()
     assert first == 19 < second and second % 5 == 4  # the last rows of fragments
     jumps = (replay["obs"][1:, 0] - replay["next_obs"][:-1, 0]).abs().amax(-1).nonzero()[:, 0].tolist()

@@ -88,7 +88,7 @@ def test_every_agent_learns_a_toy_task(
     run_quietly: Callable[..., elegantrl.RunResult], tmp_path: Path, agent: str, kind: str
 ) -> None:
     """Guards against: L1, an algorithm that runs and does not learn."""
-    settings = ROLLOUT if find_agent(agent).agent.data == "rollout" else REPLAY
+    settings = ROLLOUT if find_agent(agent).agent.memory == "rollout" else REPLAY
     settings = {**settings, **OWN.get(agent, {}), "eval": {"interval": 10**6, "episodes": 20}}
     assert run_quietly(agent, HOMING[kind], run_dir=tmp_path / "run", **settings).best_return > -1.5
 

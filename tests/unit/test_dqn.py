@@ -61,7 +61,7 @@ def test_updates_lower_the_loss_on_a_fixed_batch(make_spec: MakeSpec, double: bo
     agent = build(make_spec("discrete"), double=double, dueling=dueling, lr=5e-3, target_interval=1000)
     batch = fixed_batch()
     first = agent.loss(batch)[0].item()
-    losses = [agent.update(batch)["loss/critic"].item() for _ in range(40)]
+    losses = [agent.update(batch).metrics["loss/critic"].item() for _ in range(40)]
     assert losses[0] == pytest.approx(first)
     assert losses[1] < losses[0] and losses[-1] < 0.8 * losses[0]
 

@@ -53,7 +53,7 @@ def make_data(make_rollout: MakeRollout) -> Callable[..., Any]:
     """What the agent's ``update`` takes."""
 
     def make(agent: Agent, kind: str, seed: int = 0) -> Any:
-        if agent.data == "rollout":
+        if agent.memory == "rollout":
             return make_rollout(agent, kind, 12, 2, seed=seed)
         return transitions(kind, seed=seed)
 
@@ -76,7 +76,7 @@ def test_every_network_sees_normalised_observations(
     norm.inv_std.copy_(torch.tensor([2.0, 0.5, 3.0]))
     before = plain.policy.to_flat()
     plain.num_updates = normed.num_updates = 20  # a first rollout would teach the normaliser before it is learned from
-    for seed in range(20 if plain.data == "replay" else 1):  # any other does so at its end
+    for seed in range(20 if plain.memory == "replay" else 1):  # any other does so at its end
         raw = make_data(plain, kind, seed)
         prepared = raw._replace(obs=norm(raw.obs), next_obs=norm(raw.next_obs))
         assert not torch.equal(raw.obs, prepared.obs)
@@ -107,7 +107,7 @@ def test_target_networks_never_hold_gradients(
     for seed in range(2):
         agent.update(make_data(agent, kind, seed))
     targets = {label: p for label, p in agent.named_parameters() if "target" in label}
-    assert bool(targets) == (agent.data == "replay")
+    assert bool(targets) == (agent.memory == "replay")
     assert not any(p.requires_grad for p in targets.values())
     assert all(p.grad is None for p in agent.parameters())
 
@@ -137,7 +137,7 @@ def test_a_worker_builds_no_critic_and_no_optimiser(name: str, kind: str, monkey
     env = make_env(ENVS[kind], 2)
     entry = find_agent(name)
     settings: dict[str, Any] = {"hidden": (8,), **entry.preset}
-    if entry.agent.data == "replay":
+    if entry.agent.memory == "replay":
         settings["buffer_size"] = 1000
     learner = Learner(name, entry.config(**settings), env.spec, CPU, 0)
 

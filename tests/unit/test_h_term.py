@@ -229,7 +229,7 @@ def test_a_weight_of_zero_equals_the_plain_agent_and_a_real_one_does_not(
 
 def test_off_means_that_nothing_of_it_is_built(make_spec: MakeSpec) -> None:
     learner = Learner("ppo", PPOConfig(hidden=(4,)), make_spec("continuous"), CPU, 0)
-    assert learner.agent.h_term is None and learner.trajectories is None
+    assert learner.agent.h_term is None and learner.agent.seen_state() == {}
     assert not any(name.startswith("h_term") for name in learner.agent.state_dict())
     defaults = HTermConfig()
     assert (defaults.h_lambda, defaults.h_length, defaults.h_gamma) == (2**-3, 4, 0.8)

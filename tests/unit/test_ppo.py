@@ -331,7 +331,7 @@ def test_kl_stop_skips_the_remaining_epochs(make_spec: MakeSpec, make_rollout: M
     counts = {}
     for target_kl in (None, 1e-8, 1e8):
         agent = build(make_spec("discrete"), num_epochs=6, batch_size=10, lr=0.01, target_kl=target_kl)
-        metrics = agent.update(make_rollout(agent, "discrete", 30, 1))
+        metrics = agent.update(make_rollout(agent, "discrete", 30, 1)).metrics
         assert metrics["policy/kl"].isfinite()
         counts[target_kl] = agent.num_updates
     assert counts == {None: 18, 1e-8: 3, 1e8: 18}

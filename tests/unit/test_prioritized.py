@@ -16,6 +16,7 @@ from torch import Tensor
 
 from elegantrl.agents.dqn import DQNConfig
 from elegantrl.agents.off_policy import TD_ERROR, td_loss
+from elegantrl.data.memory import Prioritized, Replay
 from elegantrl.data.prioritized import (
     EPSILON,
     PrioritizedReplay,
@@ -427,8 +428,9 @@ def test_the_learner_hands_back_absolute_errors_and_keeps_metrics_scalar() -> No
     # Guards against: B4, priorities that are squared losses, or importance weights that are wrong or unused.
     spec = EnvSpec("Made", (3,), ActionSpec(choices=(2,)), 2)
     learner = Learner("dqn", DQNConfig(**SMALL, prioritized=True, priority_alpha=0.7), spec, CPU, seed=3)
-    replay, update = learner.replay, learner.agent.update
-    assert isinstance(replay, PrioritizedReplay) and replay.alpha == 0.7
+    assert isinstance(learner.memory, Prioritized)
+    replay, update = learner.memory.ring, learner.agent.update
+    assert replay.alpha == 0.7
     expected = torch.zeros(60)
     seen = 0
 
@@ -470,8 +472,8 @@ def test_beta_rises_to_one_over_the_schedule() -> None:
     betas = []
     for seq in range(6):
         learner.update([fragment(random_steps(5, seq), seq)])
-        assert isinstance(learner.replay, PrioritizedReplay)
-        betas.append(learner.replay.beta)
+        assert isinstance(learner.memory, Prioritized)
+        betas.append(learner.memory.ring.beta)
     assert betas == pytest.approx([0.55, 0.7, 0.85, 1.0, 1.0, 1.0])
 
 
@@ -479,7 +481,7 @@ def test_without_priorities_learning_is_that_of_the_plain_ring(hash_state: HashS
     spec = EnvSpec("Made", (3,), ActionSpec(choices=(2,)), 2)
     config = DQNConfig(**SMALL, prioritized=False, priority_alpha=0.9, priority_beta=0.1)
     learner = Learner("dqn", config, spec, CPU, seed=3)
-    assert type(learner.replay) is ReplayBuffer
+    assert type(learner.memory) is Replay
     agent: Any = build_agent(find_agent("dqn"), spec, config, CPU, 3)
     replay, sampler = ReplayBuffer(60, spec, CPU), torch_stream(3, "replay")
     agent.schedule(0)
@@ -493,8 +495,7 @@ def test_without_priorities_learning_is_that_of_the_plain_ring(hash_state: HashS
     state = learner.state_dict()
     assert agent.num_updates == 28
     assert hash_state(state["agent"]) == hash_state(agent.training_state())
-    assert hash_state(state["replay"]) == hash_state(replay.state_dict())
-    assert torch.equal(state["sampler"], sampler.get_state())
+    assert hash_state(state["memory"]) == hash_state(replay.state_dict() | {"sampler": sampler.get_state()})
 
 
 REPLAY: dict[str, Any] = {"hidden": [8], "buffer_size": 150, "learning_starts": 30, "batch_size": 16, "horizon": 4}
@@ -528,10 +529,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         assert hash_state(parts[part]) == hash_state(whole[part]), part
     learner = whole["learner"]
     assert learner["agent"]["num_updates"] >= 150
-    assert learner["replay"]["priority"].unique().numel() > 50  # errors came back
+    assert learner["memory"]["priority"].unique().numel() > 50  # errors came back
     assert all(x.isfinite().all() for x in learner["agent"]["modules"].values())
     plain = {**settings, "prioritized": False}
     run_quietly(agent, env, run_dir=tmp_path / "plain", max_steps=360, **plain)
     state = load_commit(tmp_path / "plain")["learner"]
-    assert "priority" not in state["replay"]
+    assert "priority" not in state["memory"]
     assert hash_state(state["agent"]["modules"]) != hash_state(learner["agent"]["modules"])

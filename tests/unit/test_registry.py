@@ -48,7 +48,7 @@ def test_a_subclass_of_ppo_is_on_policy_and_trains(
     run_quietly: Callable[..., elegantrl.RunResult], tmp_path: Path
 ) -> None:
     # Guards against: R10, a family told from the letters of a class name.
-    assert MyAgent.data == "rollout"
+    assert MyAgent.memory == "rollout"
     register_agent("Mine", MyAgent, PPOConfig, "an example")
     result = run_quietly(
         "mine", "TensorCartPole", run_dir=tmp_path / "r", horizon=16, max_steps=32, hidden=[8],
@@ -98,6 +98,6 @@ def test_every_entry_has_a_summary_and_hot_functions() -> None:
     for name in agent_names():
         entry = find_agent(name)
         assert entry.summary
-        assert entry.agent.data in ("rollout", "replay")
+        assert entry.agent.memory in ("rollout", "replay")
         hot: tuple[Any, ...] = entry.agent.hot
         assert hot and all(callable(getattr(entry.agent, function)) for function in hot)

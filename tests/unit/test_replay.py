@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from elegantrl import tree
 from elegantrl.agents.dqn import DQNConfig
 from elegantrl.data import replay as replay_module
+from elegantrl.data.memory import Replay, Setup, build_memory
 from elegantrl.data.replay import FIELDS, ReplayBuffer
 from elegantrl.errors import ConfigError
-from elegantrl.roles.learner import build_replay
 from elegantrl.types import ActionSpec, EnvSpec, Rollout
 
 CPU = torch.device("cpu")
@@ -241,15 +241,22 @@ def test_memory_is_predicted_before_anything_is_allocated(
     """Guards against: B7, a buffer that fills the memory hours after the start."""
     spec = make_spec(kind, obs_dim=4, num_envs=8)
     config = DQNConfig(buffer_size=80_000, prioritized=prioritized)
-    needed = build_replay(config, spec, CPU).num_bytes
+    setup = Setup(config, spec, CPU, torch.Generator(), torch.tensor(0.99))
+
+    def num_bytes() -> int:
+        memory = build_memory("prioritized" if prioritized else "replay", setup)
+        assert isinstance(memory, Replay)
+        return memory.ring.num_bytes
+
+    needed = num_bytes()
     monkeypatch.setattr(replay_module, "available_bytes", lambda _: int(1.02 * needed))
-    assert build_replay(config, spec, CPU).num_bytes == needed
+    assert num_bytes() == needed
     monkeypatch.setattr(replay_module, "available_bytes", lambda _: needed - 1)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: pytest.fail("allocated before the check"))
     with pytest.raises(
         ConfigError, match=r"agent\.buffer_size=80000 needs 0\.0 GB for Made, 0\.0 GB are free; lower it"
     ):
-        build_replay(config, spec, CPU)
+        num_bytes()
 
 
 def test_sampling_is_uniform_over_what_is_filled() -> None:

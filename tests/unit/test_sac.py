@@ -148,7 +148,7 @@ def test_temperature_moves_towards_the_entropy_target(
     agent = build(make_spec("continuous"), target_entropy_per_dim=target_per_dim, lr=0.01)
     assert agent.log_alpha.item() == 0.0
     for _ in range(5):
-        metrics = agent.update(fixed_batch())
+        metrics = agent.update(fixed_batch()).metrics
     assert math.copysign(1, agent.log_alpha.item()) == direction
     assert metrics["policy/alpha"].item() == pytest.approx(math.exp(agent.log_alpha.item()))
 
@@ -177,7 +177,7 @@ def test_actor_interval(make_spec: MakeSpec) -> None:
 
 def test_updates_lower_the_critic_loss_on_a_fixed_batch(make_spec: MakeSpec) -> None:
     agent = build(make_spec("continuous"), lr=3e-3, tau=0.001, hidden=(32,))
-    losses = [agent.update(fixed_batch())["loss/critic"].item() for _ in range(60)]
+    losses = [agent.update(fixed_batch()).metrics["loss/critic"].item() for _ in range(60)]
     assert losses[-1] < 0.5 * losses[0]
 
 
@@ -250,7 +250,7 @@ def test_ensemble_members_start_apart_and_alternate_with_a_non_linearity() -> No
 @pytest.mark.parametrize("num_critics", [1, 2, 5])
 def test_any_number_of_critics(make_spec: MakeSpec, num_critics: int) -> None:
     agent = build(make_spec("continuous"), num_critics=num_critics)
-    metrics = agent.update(fixed_batch())
+    metrics = agent.update(fixed_batch()).metrics
     assert agent.critic(torch.zeros(4, 3), torch.zeros(4, 2)).shape == (num_critics, 4)
     assert all(value.isfinite() for value in metrics.values())
 

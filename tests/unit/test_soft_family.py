@@ -150,7 +150,9 @@ def test_modsac_follows_the_loss_of_its_own_updates(make_spec: MakeSpec) -> None
     agent = AgentModSAC(make_spec("continuous"), ModSACConfig(hidden=(8,), num_critics=3), CPU, 0)
     averages, expected = [agent.loss_average.item()], [agent.loss_average.item()]
     for _ in range(4):
-        loss = agent.update(batch())["loss/critic"].item()  # half the mean square error, summed over three critics
+        loss = (
+            agent.update(batch()).metrics["loss/critic"].item()
+        )  # half the mean square error, summed over three critics
         averages.append(agent.loss_average.item())
         expected.append(0.995 * expected[-1] + 0.005 * loss * 2 / 3)
     assert averages == pytest.approx(expected) and len(set(averages)) == 5

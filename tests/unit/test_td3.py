@@ -328,7 +328,7 @@ def test_both_targets_follow_by_tau(make_spec: MakeSpec, build_one: Callable[...
 
 def test_every_update_reports_the_latest_actor_step(make_spec: MakeSpec) -> None:
     agent = build(make_spec("continuous"), actor_interval=3)
-    logged: list[Metrics] = [agent.update(fixed_batch()) for _ in range(6)]
+    logged: list[Metrics] = [agent.update(fixed_batch()).metrics for _ in range(6)]
     assert "loss/actor" not in logged[0] and "loss/actor" not in logged[1]
     losses = [metrics["loss/actor"].item() for metrics in logged[2:]]
     assert losses[0] == losses[1] == losses[2] != losses[3]
@@ -363,7 +363,7 @@ def test_updates_lower_the_critic_loss_on_a_fixed_batch(
     make_spec: MakeSpec, build_one: Callable[..., AgentTD3]
 ) -> None:
     agent = build_one(make_spec("continuous"), lr=3e-3, tau=0.001, hidden=(32,))
-    losses = [agent.update(fixed_batch())["loss/critic"].item() for _ in range(60)]
+    losses = [agent.update(fixed_batch()).metrics["loss/critic"].item() for _ in range(60)]
     assert losses[-1] < 0.5 * losses[0]
 
 

@@ -18,6 +18,7 @@ from elegantrl.agents.base import AgentConfig
 from elegantrl.agents.dqn import DQNConfig
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.agents.sac import SACConfig
+from elegantrl.data.memory import Replay
 from elegantrl.envs import VecEnv, make_env
 from elegantrl.errors import NonFinite
 from elegantrl.nets.networks import NetSpec
@@ -301,7 +302,8 @@ def test_reward_scale_is_for_learning_and_not_for_reporting() -> None:
     fragment = worker.sample(learner.weights(), 30, 0)
     learner.update([fragment])
     assert fragment.rollout.reward.unique().tolist() == [1.0]
-    assert learner.replay is not None and learner.replay.reward[: learner.replay.filled].unique().tolist() == [0.25]
+    assert isinstance(learner.memory, Replay)
+    assert learner.memory.ring.reward[: learner.memory.ring.filled].unique().tolist() == [0.25]
     assert np.array_equal(fragment.episodes.returns, fragment.episodes.lengths)
 
 
@@ -313,8 +315,8 @@ def test_a_replay_agent_normalises_observations() -> None:
     learner.update([fragment])
     mean = learner.agent.policy.norm.mean
     torch.testing.assert_close(mean, fragment.rollout.obs.flatten(0, 1).mean(0))
-    assert learner.replay is not None
-    assert torch.equal(learner.replay.obs[:30], fragment.rollout.obs)  # what is stored is what was seen
+    assert isinstance(learner.memory, Replay)
+    assert torch.equal(learner.memory.ring.obs[:30], fragment.rollout.obs)  # what is stored is what was seen
 
 
 @pytest.mark.parametrize("agent", agent_names())
@@ -324,7 +326,7 @@ def test_learner_continues_from_its_state(agent: str, hash_state: Callable[[Any]
     env_id = "TensorCartPole" if "discrete" in find_agent(agent).agent.actions else "TensorPendulum"
     kind = find_agent(agent).config
     small: dict[str, Any] = {"hidden": (4,), "normalize_obs": True, "lr_schedule": "linear", "batch_size": 8}
-    if find_agent(agent).agent.data == "replay":
+    if find_agent(agent).agent.memory == "replay":
         small |= {"buffer_size": 30, "learning_starts": 8, "n_step": 2}
     learner, worker = learner_and_worker(agent, kind(**small), env_id, 2)
     fragments: list[Fragment] = []
