@@ -16,23 +16,26 @@ from torch import Tensor
 
 from ..errors import ConfigError, SpecError
 from ..rng import derive_seed
-from ..types import EnvSpec, Leaf, State, Step
+from ..tree import Tree
+from ..types import EnvSpec, Step
+from .episodic import EpisodicVecEnv
 from .hints import suggest
 from .space_text import describe_spaces
 from .spaces import ActionCodec, ObsCodec, to_device
-from .vec_env import Exactness, VecEnv
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """EnvPool's spaces make Gymnasium remark on the precision of their bounds, which nobody can help."""
+    """EnvPool's spaces make Gymnasium warn of the precision of their bounds, which a user cannot change."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-class EnvPoolVecEnv(VecEnv):
-    """``num_threads`` is 1 unless given: a worker should not take the cores of its neighbours."""
+class EnvPoolVecEnv(EpisodicVecEnv):
+    """``num_threads`` is 1 unless given, because the cores belong to all worker processes."""
+
+    _stream = "envpool"
 
     def __init__(
         self, env_id: str, num_envs: int, device: torch.device | str = "cpu", num_threads: int = 1, **kwargs: Any
@@ -58,7 +61,7 @@ class EnvPoolVecEnv(VecEnv):
         self._action = ActionCodec(name, action_space, num_envs)
         self.spec = EnvSpec(
             name=name,
-            obs=Leaf((self._obs.dim,)),
+            obs=self._obs.spec,
             action=self._action.spec,
             num_envs=num_envs,
             max_episode_steps=pool_spec.config.max_episode_steps,
@@ -66,8 +69,6 @@ class EnvPoolVecEnv(VecEnv):
             spaces=describe_spaces(obs_space, action_space),
         )
         self._tensor = to_device(self.device)
-        self._seed = 0
-        self._num_steps = 0
 
     def _describe(self, make_spec: Any) -> tuple[Any, Any, Any]:
         try:
@@ -79,48 +80,33 @@ class EnvPoolVecEnv(VecEnv):
                 f"environment 'envpool:{self._env_id}' does not take the settings {self._settings}: {error}"
             ) from error
 
-    def reset(self, seed: int) -> Tensor:
-        self._seed = seed
-        self._num_steps = 0
-        return self._start(derive_seed(seed, "envpool"))
-
-    def _start(self, seed: int) -> Tensor:
+    def _start(self, seed: int) -> Tree:
         # Seeds are fixed when a pool is made, so a reset makes a new one.
         self.close()
         seeds = [derive_seed(seed, lane) & 0x7FFF_FFFE for lane in range(self.spec.num_envs)]
         with _quiet():
             self._pool = self._make(self._env_id, "gymnasium", seed=seeds, **self._settings)
             batch, _ = self._pool.reset()
-        return self._tensor(self._obs.encode(self._obs.frame(batch)))
+        return self._obs.encode(self._obs.batch(batch, self.spec.num_envs), self._tensor)
 
     def step(self, action: Tensor) -> Step:
         batch, reward, terminated, truncated, _ = self._pool.step(self._action.decode(action))
         self._num_steps += 1
-        frame = self._obs.frame(batch)
-        next_obs = self._tensor(self._obs.encode(frame))
+        frame = self._obs.batch(batch, self.spec.num_envs)
+        next_obs = self._obs.encode(frame, self._tensor)
         obs = next_obs
         done = terminated | truncated
         if done.any():
             # A pool would spend the next step on the reset; asking for it now leaves no step without an action.
             first, info = self._pool.reset(np.flatnonzero(done).astype(np.int32))
-            frame = frame.copy()
-            frame[info["env_id"]] = first
-            obs = self._tensor(self._obs.encode(frame))
+            fresh = self._obs.batch(first, len(info["env_id"]))
+            frame = [rows.copy() for rows in frame]
+            for rows, begun in zip(frame, fresh, strict=True):
+                rows[info["env_id"]] = begun
+            obs = self._obs.encode(frame, self._tensor)
         tensor = self._tensor
         reward = tensor(np.array(reward, dtype=np.float32))
         return Step(obs, reward, tensor(terminated), tensor(truncated), next_obs)
-
-    @property
-    def exactness(self) -> Exactness:
-        return "episode"
-
-    def state_dict(self) -> State:
-        return {"seed": self._seed, "num_steps": self._num_steps}
-
-    def load_state_dict(self, state: State) -> Tensor:
-        self._seed, self._num_steps = state["seed"], state["num_steps"]
-        # Another seed than at the start, or a run that resumes often would see the same first episodes each time.
-        return self._start(derive_seed(self._seed, "resume", self._num_steps))
 
     def close(self) -> None:
         if self._pool is not None:

@@ -8,7 +8,6 @@ Axes: N environment lanes, O observation, A action, T steps.
 from __future__ import annotations
 
 import logging
-import math
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -18,15 +17,17 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
+from .. import tree
 from ..errors import CheckpointError, RoleError, SpecError, format_error, innermost_line
 from ..rng import derive_seed
-from ..types import EnvSpec, Fault, Leaf, State, Step
+from ..tree import Tree
+from ..types import EnvSpec, Fault, State, Step, from_state, to_state
 from .episode_log import Array, EpisodeLog, digest
 from .lane_state import LaneState
-from .lanes import seeded_reset
+from .lanes import mask_method, seeded_reset
 from .results import NUMBERS, as_flag, as_number, five_values
 from .space_text import describe_spaces
-from .spaces import ActionCodec, ObsCodec, to_device
+from .spaces import MASK_KEY, ActionCodec, Frame, ObsCodec, mask_size, to_device
 from .vec_env import Exactness, VecEnv
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,11 @@ MAX_RESETS = 10
 class GymVecEnv(VecEnv):
     """N single environments. ``step`` may return five values, or the four of older interfaces with ``done``."""
 
-    def __init__(self, envs: Sequence[Any], name: str | None = None, device: torch.device | str = "cpu"):
+    def __init__(
+        self, envs: Sequence[Any], name: str | None = None, device: torch.device | str = "cpu", masks: bool = False
+    ):
+        """``masks``: observations are ``Obs`` with the actions that may be taken, from the key "action_mask" of an
+        observation, the method ``action_masks()`` or the key "action_mask" of an info, in this order."""
         first = envs[0]
         gym_spec = getattr(first, "spec", None)
         name = name or (gym_spec.id if gym_spec else type(getattr(first, "unwrapped", first)).__name__)
@@ -50,18 +55,18 @@ class GymVecEnv(VecEnv):
                 raise SpecError(f"environment {name!r} has no {field}; expected the interface of gymnasium.Env")
         self.device = torch.device(device)
         self.envs = list(envs)
-        self._obs = ObsCodec(name, first.observation_space)
         self._action = ActionCodec(name, first.action_space, len(self.envs))
+        self._obs = ObsCodec(name, first.observation_space, mask_size(name, self._action.spec) if masks else None)
+        self._mask_fns = [mask_method(env) if masks and not self._obs.gives_mask else None for env in self.envs]
         self.spec = EnvSpec(
             name=name,
-            obs=Leaf((self._obs.dim,)),
+            obs=self._obs.spec,
             action=self._action.spec,
             num_envs=len(self.envs),
             max_episode_steps=gym_spec.max_episode_steps if gym_spec else getattr(first, "max_step", None),
             target_return=gym_spec.reward_threshold if gym_spec else None,
             spaces=describe_spaces(first.observation_space, first.action_space),
         )
-        self._obs_size = math.prod(self._obs.shape)
         self._tensor = to_device(self.device)
         self._step_fns = [env.step for env in self.envs]
         self._reset_fns = [seeded_reset(env) for env in self.envs]
@@ -79,20 +84,21 @@ class GymVecEnv(VecEnv):
         self._episode = [0] * num_envs
         self._started = [0] * num_envs  # the number of the first step of each open episode
         self._state_before: list[State | None] = [None] * num_envs  # of each lane, before its open episode
-        self._frame: Any = None  # the newest observations as the environments gave them
+        self._frame: Frame | None = None  # the newest observations as the environments gave them
 
-    def reset(self, seed: int) -> Tensor:
+    def reset(self, seed: int) -> Tree:
         self._begin_run(seed)
         frame = self._obs.empty(self.spec.num_envs)
         for lane in range(self.spec.num_envs):
-            frame[lane] = self._begin(lane)
+            self._begin(lane, frame)
         return self._observe(frame)
 
     def step(self, action: Tensor) -> Step:
         actions = self._action.decode(action)
         num_envs = self.spec.num_envs
         frame, reward = self._obs.empty(num_envs), np.empty(num_envs, dtype=np.float32)
-        name, size, dtype = self.spec.name, self._obs_size, self._obs.raw_dtype
+        name, is_plain, first_leaf = self.spec.name, self._obs.is_plain, self._obs.leaves[0]
+        rows, size, dtype = frame[0], first_leaf.size, first_leaf.raw_dtype
         ended: dict[int, bool] = {}  # lane -> whether the MDP ended
         result: Any
         for lane, step_fn in enumerate(self._step_fns):
@@ -100,10 +106,13 @@ class GymVecEnv(VecEnv):
                 result = step_fn(actions[lane])
                 if result.__class__ is not tuple or len(result) != 5:
                     result = five_values(name, result)
-                obs, value, terminated, truncated, _ = result
-                if obs.__class__ is not ndarray or obs.size != size or obs.dtype is not dtype:
-                    obs = self._obs.check(obs, "step")  # NumPy would broadcast a smaller one
-                frame[lane] = obs
+                obs, value, terminated, truncated, info = result
+                if not is_plain:
+                    self._put(frame, lane, obs, info, "step")
+                elif obs.__class__ is ndarray and obs.size == size and obs.dtype is dtype:
+                    rows[lane] = obs
+                else:  # NumPy would broadcast a smaller one
+                    rows[lane] = first_leaf.check(obs, "step")
                 reward[lane] = value if value.__class__ in NUMBERS else as_number(name, value)
                 if terminated is not False or truncated is not False:
                     over, cut = as_flag(name, "terminated", terminated), as_flag(name, "truncated", truncated)
@@ -111,7 +120,8 @@ class GymVecEnv(VecEnv):
                         ended[lane] = over
             except Exception as error:
                 self._faults.append(_fault(lane, error))
-                frame[lane], reward[lane], ended[lane] = self._frame[lane], 0.0, False
+                self._copy_lane(lane, frame)
+                reward[lane], ended[lane] = 0.0, False
         self._log.append(actions, reward)
         next_obs = self._observe(frame)
         tensor = self._tensor
@@ -131,24 +141,25 @@ class GymVecEnv(VecEnv):
         faults, self._faults = tuple(self._faults), []
         return faults
 
-    def reset_lanes(self, lanes: Tensor) -> Tensor:
+    def reset_lanes(self, lanes: Tensor) -> Tree:
         return self._begin_next(lanes.nonzero().squeeze(1).tolist())
 
-    def _begin_next(self, lanes: list[int]) -> Tensor:
+    def _begin_next(self, lanes: list[int]) -> Tree:
         """Begin the next episode of some lanes; return the observations of all."""
-        frame = self._frame.copy()
+        assert self._frame is not None, "reset comes before step"
+        frame = [rows.copy() for rows in self._frame]
         for lane in lanes:
             self._started[lane] = self._log.end
-            frame[lane] = self._begin_with_retries(lane)
+            self._begin_with_retries(lane, frame)
         self._log.drop_before(min(self._started))
         return self._observe(frame)
 
-    def _begin_with_retries(self, lane: int) -> Any:
-        """The first observation of the next episode whose reset succeeds."""
+    def _begin_with_retries(self, lane: int, frame: Frame) -> None:
+        """Begin the next episode whose reset succeeds."""
         for _ in range(MAX_RESETS):
             self._episode[lane] += 1
             try:
-                return self._begin(lane)
+                return self._begin(lane, frame)
             except SpecError as error:
                 fault = _fault(lane, error.__cause__ or error)
                 self._faults.append(fault)
@@ -157,17 +168,29 @@ class GymVecEnv(VecEnv):
             f" ({fault.where})"
         )
 
-    def _begin(self, lane: int) -> Any:
+    def _begin(self, lane: int, frame: Frame) -> None:
+        """Begin the lane's episode and write its first observation into ``frame``."""
         self._state_before[lane] = self._lane_state(lane)
-        return self._reset(lane)
+        self._reset(lane, frame)
 
-    def _reset(self, lane: int) -> Any:
+    def _reset(self, lane: int, frame: Frame) -> None:
         seed = derive_seed(self._seed, "episode", lane, self._episode[lane]) & 0x7FFF_FFFF
         try:
-            first = self._reset_fns[lane](seed)
+            obs, info = self._reset_fns[lane](seed)
         except Exception as error:
             raise SpecError(f"environment {self.spec.name!r}: reset fails: {format_error(error)}") from error
-        return self._obs.check_first(first)
+        self._put(frame, lane, obs, info, "reset")
+
+    def _put(self, frame: Frame, lane: int, obs: Any, info: Any, source: str) -> None:
+        """Write an observation into ``frame``, with its mask where masks are asked for."""
+        mask_fn = self._mask_fns[lane]
+        mask = mask_fn() if mask_fn is not None else (info or {}).get(MASK_KEY)
+        self._obs.put(frame, lane, obs, mask, source)
+
+    def _copy_lane(self, lane: int, frame: Frame) -> None:
+        """The lane's newest observation once more, in place of one that it failed to give."""
+        for rows, newest in zip(frame, self._frame or frame, strict=True):
+            rows[lane] = newest[lane]
 
     def _lane_state(self, lane: int) -> State | None:
         try:
@@ -181,9 +204,9 @@ class GymVecEnv(VecEnv):
                 f"environment {self.spec.name!r}: its state cannot be saved: {format_error(error)}"
             ) from error
 
-    def _observe(self, frame: Any) -> Tensor:
+    def _observe(self, frame: Frame) -> Tree:
         self._frame = frame
-        return self._tensor(self._obs.encode(frame))
+        return self._obs.encode(frame, self._tensor)
 
     # ---- Saving and replaying
 
@@ -202,14 +225,14 @@ class GymVecEnv(VecEnv):
         return {
             "seed": self._seed,
             "episode": torch.tensor(self._episode),
-            "obs": self._tensor(self._obs.encode(self._frame)),
+            "obs": to_state(self._obs.encode(self._frame, self._tensor)),
             "actions": {str(lane): None if a is None else torch.from_numpy(a) for lane, a in enumerate(actions)},
             "rewards": [self._log.reward_digest(lane, start) for lane, start in lanes],
             "before": {str(lane): state for lane, state in enumerate(self._state_before) if state is not None},
             "diverged": self._diverged,
         }
 
-    def load_state_dict(self, state: State) -> Tensor:
+    def load_state_dict(self, state: State) -> Tree:
         num_envs = self.spec.num_envs
         if len(state["episode"]) != num_envs:
             raise CheckpointError(
@@ -217,7 +240,7 @@ class GymVecEnv(VecEnv):
             )
         self._begin_run(state["seed"])
         self._episode = state["episode"].tolist()
-        expected = state["obs"].cpu().numpy()
+        expected = from_state(state["obs"])
         frame = self._obs.empty(num_envs)
         replayed: list[tuple[Array, Array] | None] = []  # actions and rewards of lanes whose open episode goes on
         num_diverged = 0
@@ -225,12 +248,12 @@ class GymVecEnv(VecEnv):
             actions, before = state["actions"][str(lane)], state["before"].get(str(lane))
             if actions is not None:
                 rewards = self._replay(lane, before, actions.cpu().numpy(), frame)
-                same_obs = np.array_equal(self._obs.encode(frame[lane : lane + 1])[0], expected[lane])
-                if rewards is not None and same_obs and digest(rewards) == state["rewards"][lane]:
+                is_same = rewards is not None and digest(rewards) == state["rewards"][lane]
+                if rewards is not None and is_same and self._shows(frame, lane, expected):
                     replayed.append((actions.cpu().numpy(), rewards))
                     continue
                 num_diverged += 1
-            frame[lane] = self._begin_from(lane, before)
+            self._begin_from(lane, before, frame)
             replayed.append(None)
         self._diverged = self._diverged or state["diverged"] or num_diverged > 0
         self._restarted = torch.tensor([episode is None for episode in replayed], device=self.device)
@@ -238,28 +261,34 @@ class GymVecEnv(VecEnv):
         self._restore_log(replayed)
         return self._observe(frame)
 
-    def _begin_from(self, lane: int, before: State | None) -> Any:
+    def _shows(self, frame: Frame, lane: int, expected: Tree) -> bool:
+        """Whether the lane's observation in ``frame`` is that of the saved state."""
+        row = slice(lane, lane + 1)
+        found = self._obs.encode([rows[row] for rows in frame], self._tensor)
+        return not bool(tree.rows_differ(found, tree.rows(expected, row)))
+
+    def _begin_from(self, lane: int, before: State | None, frame: Frame) -> None:
         """Begin the lane's open episode anew from the state that outlived the one before it."""
         self._state_before[lane] = before
         if before is not None:
-            self._reset(lane)  # an environment may be unable to take a state before its first reset
+            self._reset(lane, frame)  # an environment may be unable to take a state before its first reset
             try:
                 self._lane_states[lane].set(before)
             except Exception as error:
                 raise CheckpointError(
                     f"environment {self.spec.name!r}: its saved state cannot be restored: {format_error(error)}"
                 ) from error
-        return self._reset(lane)
+        self._reset(lane, frame)
 
-    def _replay(self, lane: int, before: State | None, actions: Array, frame: Array) -> Array | None:
+    def _replay(self, lane: int, before: State | None, actions: Array, frame: Frame) -> Array | None:
         """Take ``actions`` [T, ...] from the start of the lane's open episode, leave the last observation in ``frame``
         and return the rewards [T]; None if the episode ends or fails, which it did not the first time."""
         name, rewards = self.spec.name, np.empty(len(actions), dtype=np.float32)
-        frame[lane] = self._begin_from(lane, before)
+        self._begin_from(lane, before, frame)
         try:
             for i, action in enumerate(actions):
-                obs, reward, terminated, truncated, _ = five_values(name, self._step_fns[lane](action))
-                frame[lane] = self._obs.check(obs, "step")
+                obs, reward, terminated, truncated, info = five_values(name, self._step_fns[lane](action))
+                self._put(frame, lane, obs, info, "step")
                 rewards[i] = as_number(name, reward)
                 if as_flag(name, "terminated", terminated) or as_flag(name, "truncated", truncated):
                     return None

@@ -38,12 +38,12 @@ def _copy_of(env: Any, name: str) -> Any:
         ) from error
 
 
-def seeded_reset(env: Any) -> Callable[[int], Any]:
-    """``reset`` as a function from a seed to the first observation, for newer and older interfaces."""
+def seeded_reset(env: Any) -> Callable[[int], tuple[Any, Any]]:
+    """``reset`` as a function from a seed to the first observation and info, for newer and older interfaces."""
     parameters = inspect.signature(env.reset).parameters.values()
     takes_seed = any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
 
-    def reset(seed: int) -> Any:
+    def reset(seed: int) -> tuple[Any, Any]:
         if takes_seed:
             result = env.reset(seed=seed)
         else:
@@ -51,6 +51,15 @@ def seeded_reset(env: Any) -> Callable[[int], Any]:
                 env.seed(seed)
             result = env.reset()
         with_info = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
-        return result[0] if with_info else result
+        return (result[0], result[1]) if with_info else (result, {})
 
     return reset
+
+
+def mask_method(env: Any) -> Callable[[], Any] | None:
+    """``action_masks`` of an environment or of the environment that it wraps, if there is such a method."""
+    for layer in (env, getattr(env, "unwrapped", env)):
+        if callable(method := getattr(layer, "action_masks", None)):
+            found: Callable[[], Any] = method
+            return found
+    return None

@@ -1,6 +1,6 @@
-"""Gymnasium spaces as flat tensors: how an observation becomes [N, O] floats and an action becomes what the env takes.
+"""Gymnasium spaces on the contract: observations become trees of tensors, action tensors what a space takes.
 
-Axes: N environment lanes, O observation, A action.
+Axes: N environment lanes, O observation, A action, C choices.
 """
 
 from __future__ import annotations
@@ -16,73 +16,196 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import SpecError
-from ..types import ActionSpec
+from ..tree import Tree
+from ..types import ActionSpec, Leaf, Obs
 
 Array = NDArray[Any]
+Frame = list[Array]
+"""Raw observations of all lanes: an array [N, ...] for each leaf of a space."""
+
+MASK_KEY = "action_mask"
+"""Where an observation or an info names the actions that may be taken."""
 
 
-class ObsCodec:
-    """Turns observations of one space into float32 [N, O]: arrays are flattened, choices become one-hot."""
+class LeafCodec:
+    """One space that is no container.
 
-    def __init__(self, name: str, space: Any):
-        self.name = name
-        self.raw_dtype = space.dtype
-        if isinstance(space, spaces.Discrete):
-            self.shape: tuple[int, ...] = ()
-            self.dim = int(space.n)
-            self._dtype: Any = np.int64
-            self._start = int(space.start)
-            self._one_hot = np.eye(self.dim, dtype=np.float32)
-            self.encode: Callable[[Array], Array] = self._encode_choice
-        elif isinstance(space, spaces.Box | spaces.MultiBinary):
-            self.shape = tuple(space.shape)
-            self.dim = math.prod(self.shape)
-            self._dtype = np.float32
-            self.encode = self._encode_array
+    Arrays keep their shape; uint8 stays uint8 where it has two axes or more, as pictures do, and all other numbers
+    become float32. A choice becomes one-hot.
+    """
+
+    def __init__(self, name: str, space: Any, path: str = ""):
+        self.name, self.path = name, path
+        self.raw_dtype: Any = space.dtype
+        self.shape: tuple[int, ...] = tuple(space.shape or ())
+        self.frame_dtype: Any = np.float32
+        self.encode: Callable[[Array], Array] = lambda frame: frame
+        if isinstance(space, spaces.Box | spaces.MultiBinary):
+            self._low: Any = None
+            if space.dtype == np.uint8 and len(self.shape) > 1:
+                self.frame_dtype = np.uint8
+            if not self.shape:
+                self.encode = lambda frame: frame[:, None]
+            self.leaf = Leaf(self.shape or (1,), "uint8" if self.frame_dtype is np.uint8 else "float32")
+        elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec).astype(np.int64)
+            self._low, self._high = np.asarray(space.start), np.asarray(space.start) + sizes.reshape(self.shape)
+            self._first = np.concatenate([[0], np.cumsum(sizes)[:-1]])  # where the outputs of each choice begin
+            self.frame_dtype = np.int64
+            self.encode = self._one_hot
+            self.leaf = Leaf((int(sizes.sum()),))
         else:
             raise SpecError(
-                f"environment {name!r}: observation_space is {_kind(space)}, expected Box, Discrete or MultiBinary;"
-                f" flatten it with gymnasium.wrappers.FlattenObservation"
+                f"environment {name!r}: observation_space{path} is {_kind(space)}, expected Box, Discrete,"
+                f" MultiDiscrete or MultiBinary, or a Dict or Tuple of these; leave it out with a wrapper"
             )
+        self.size = math.prod(self.shape)
 
     def empty(self, num_envs: int) -> Array:
-        """A fresh frame to be filled with one raw observation per lane."""
-        return np.empty((num_envs, *self.shape), dtype=self._dtype)
-
-    def frame(self, batch: Any) -> Array:
-        """A fresh frame from a batch of raw observations."""
-        return np.array(batch, dtype=self._dtype)
+        return np.empty((num_envs, *self.shape), dtype=self.frame_dtype)
 
     def check(self, obs: Any, source: str) -> Array:
         """``obs`` as an array, or an error that names what is wrong with it."""
         array = np.asarray(obs)
         if array.shape != self.shape:
-            raise SpecError(
-                f"environment {self.name!r}: {source} returned an observation of shape {array.shape},"
-                f" expected {self.shape} as in its observation_space"
-            )
+            raise self._misfit(source, f"of shape {array.shape}, expected {self.shape} as in its observation_space")
         if array.dtype.kind not in "fiub":
-            raise SpecError(
-                f"environment {self.name!r}: {source} returned an observation of dtype {array.dtype}, expected numbers"
-            )
+            raise self._misfit(source, f"of dtype {array.dtype}, expected numbers")
+        if self._low is not None and not ((array >= self._low) & (array < self._high)).all():
+            raise self._misfit(source, f"{obs!r}, expected a choice from {self._low} to below {self._high}")
+        if self.frame_dtype is np.uint8 and array.dtype != np.uint8 and not (array.astype(np.uint8) == array).all():
+            raise self._misfit(source, f"of dtype {array.dtype}, expected uint8 as in its observation_space")
         return array
 
     def check_first(self, obs: Any) -> Array:
         """The same for an observation of ``reset``, which must be finite too."""
         array = self.check(obs, "reset")
         if not np.isfinite(array).all():
-            raise SpecError(
-                f"environment {self.name!r}: reset returned an observation with NaN or infinity,"
-                f" expected finite numbers"
-            )
+            raise self._misfit("reset", "with NaN or infinity, expected finite numbers")
         return array
 
-    def _encode_array(self, frame: Array) -> Array:
-        return frame if frame.ndim == 2 else frame.reshape(len(frame), self.dim)
+    def _misfit(self, source: str, problem: str) -> SpecError:
+        return SpecError(f"environment {self.name!r}: {source} returned an observation{self.path} {problem}")
 
-    def _encode_choice(self, frame: Array) -> Array:
-        one_hot: Array = self._one_hot[frame - self._start]
+    def _one_hot(self, frame: Array) -> Array:
+        columns = (frame - self._low).reshape(len(frame), -1) + self._first
+        one_hot = np.zeros((len(frame), *self.leaf.shape), dtype=np.float32)
+        one_hot[np.arange(len(frame))[:, None], columns] = 1
         return one_hot
+
+
+class ObsCodec:
+    """Observations of one space, which may be a tree, with or without a mask of the actions that may be taken."""
+
+    def __init__(self, name: str, space: Any, mask_size: int | None = None):
+        """``mask_size``: give ``Obs`` with masks of that many actions; None: leave masks out."""
+        self.name = name
+        self._mask_size = mask_size
+        self.leaves: list[LeafCodec] = []
+        self._has_mask_key = isinstance(space, spaces.Dict) and MASK_KEY in space.spaces
+        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {}
+        parts.pop(MASK_KEY, None)
+        # {"observation": ..., "action_mask": ...} stands for an observation with a mask, not for a tree of one part.
+        self._only_key = next(iter(parts)) if self._has_mask_key and len(parts) == 1 else None
+        seen = self._add(parts[self._only_key] if self._only_key else space, "")
+        self.is_plain = len(self.leaves) == 1 and isinstance(seen, Leaf) and mask_size is None and not self._only_key
+        mask: Any = None if mask_size is None else Leaf((mask_size,), "bool")
+        self.spec: Tree = seen if mask is None else Obs(seen, mask)
+
+    @property
+    def gives_mask(self) -> bool:
+        """Whether the observation itself holds the mask."""
+        return self._has_mask_key
+
+    def _add(self, space: Any, path: str) -> Tree:
+        if isinstance(space, spaces.Dict):
+            keys = [key for key in space.spaces if path or key != MASK_KEY]
+            return {key: self._add(space.spaces[key], f"{path}[{key!r}]") for key in keys}
+        if isinstance(space, spaces.Tuple):
+            return tuple(self._add(part, f"{path}[{i}]") for i, part in enumerate(space.spaces))
+        self.leaves.append(LeafCodec(self.name, space, path))
+        return self.leaves[-1].leaf
+
+    def empty(self, num_envs: int) -> Frame:
+        """A fresh frame to be filled with one raw observation per lane."""
+        frame = [leaf.empty(num_envs) for leaf in self.leaves]
+        if self._mask_size is not None:
+            frame.append(np.ones((num_envs, self._mask_size), dtype=np.bool_))
+        return frame
+
+    def put(self, frame: Frame, lane: int, obs: Any, mask: Any = None, source: str = "step") -> None:
+        """Write one observation into ``frame``; ``mask`` is used unless the observation holds one."""
+        if self._has_mask_key and isinstance(obs, dict):
+            mask = obs.get(MASK_KEY)
+            obs = obs.get(self._only_key) if self._only_key else obs
+        parts = list(self._parts(self.spec.seen if self._mask_size is not None else self.spec, obs, source, ""))
+        for leaf, rows, part in zip(self.leaves, frame, parts, strict=False):
+            rows[lane] = leaf.check_first(part) if source == "reset" else leaf.check(part, source)
+        if self._mask_size is not None:
+            frame[-1][lane] = True if mask is None else self._checked_mask(mask, source)
+
+    def _parts(self, spec: Tree, obs: Any, source: str, path: str) -> list[Any]:
+        """The leaves of a raw observation in the order of the space."""
+        if isinstance(spec, Leaf):
+            return [obs]
+        named = isinstance(spec, dict)
+        fits = isinstance(obs, dict) and obs.keys() >= spec.keys() if named else _is_sequence(obs, len(spec))
+        if not fits:
+            expected = f"a dict with {sorted(spec)}" if named else f"a tuple of {len(spec)}"
+            raise SpecError(
+                f"environment {self.name!r}: {source} returned an observation{path} that is {_shown(obs)}, expected"
+                f" {expected} as in its observation_space"
+            )
+        keys = list(spec) if named else list(range(len(spec)))
+        return [part for key in keys for part in self._parts(spec[key], obs[key], source, f"{path}[{key!r}]")]
+
+    def _checked_mask(self, mask: Any, source: str) -> Array:
+        array = np.asarray(mask)
+        if array.shape != (self._mask_size,) or array.dtype.kind not in "biu" or not array.any():
+            raise SpecError(
+                f"environment {self.name!r}: {source} returned the action mask {_shown(mask)}, expected"
+                f" {self._mask_size} flags, at least one of them true"
+            )
+        return array.astype(np.bool_)
+
+    def batch(self, batch: Any, num_envs: int, masks: Any = None) -> Frame:
+        """A fresh frame from a batch of raw observations, as vector environments give them."""
+        if self._has_mask_key:
+            masks = batch[MASK_KEY]
+            batch = batch[self._only_key] if self._only_key else batch
+        spec = self.spec.seen if self._mask_size is not None else self.spec
+        parts = self._parts(spec, batch, "step", "")
+        frame = [np.array(part, dtype=leaf.frame_dtype) for leaf, part in zip(self.leaves, parts, strict=True)]
+        for leaf, rows in zip(self.leaves, frame, strict=True):
+            if rows.shape != (num_envs, *leaf.shape):
+                raise leaf._misfit("step", f"of shape {rows.shape[1:]}, expected {leaf.shape}")
+        if self._mask_size is not None:
+            allowed = np.ones((num_envs, self._mask_size), dtype=np.bool_)
+            frame.append(allowed if masks is None else np.array(masks, dtype=np.bool_).reshape(allowed.shape))
+        return frame
+
+    def encode(self, frame: Frame, tensor: Callable[[Array], Tensor]) -> Tree:
+        """The observation that a policy gets: a tree of ``spec`` with the axis N in front."""
+        if self.is_plain:
+            return tensor(self.leaves[0].encode(frame[0]))
+        tensors = iter([tensor(leaf.encode(rows)) for leaf, rows in zip(self.leaves, frame, strict=False)])
+        if self._mask_size is None:
+            return _fill(self.spec, tensors)
+        return Obs(_fill(self.spec.seen, tensors), tensor(frame[-1]))
+
+
+def _fill(spec: Tree, tensors: Any) -> Tree:
+    if isinstance(spec, dict):
+        return {key: _fill(part, tensors) for key, part in spec.items()}
+    return tuple(_fill(part, tensors) for part in spec) if isinstance(spec, tuple) else next(tensors)
+
+
+def _is_sequence(value: Any, length: int) -> bool:
+    return isinstance(value, tuple | list) and len(value) == length
+
+
+def _shown(value: Any) -> str:
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"{value!r:.60}"
 
 
 class ActionCodec:
@@ -94,17 +217,16 @@ class ActionCodec:
     def __init__(self, name: str, space: Any, num_envs: int):
         self.name = name
         self.num_envs = num_envs
-        if isinstance(space, spaces.Discrete):
-            self.spec = ActionSpec(choices=(int(space.n),))
-            self._start = int(space.start)
-            self.dtype: np.dtype[Any] = np.dtype(np.int64)
-            self._shape: tuple[int, ...] = (num_envs,)
-            self.decode: Callable[[Tensor], Array] = self._decode_choice
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            self.spec = ActionSpec(choices=_choices(space))
+            self._start: Any = np.asarray(getattr(space, "start", 0))
+            self.dtype: np.dtype[Any] = np.dtype(space.dtype or np.int64)
+            self.decode: Callable[[Tensor], Array] = self._decode_choices
+            if isinstance(space, spaces.Discrete) and not self._start and self.dtype == np.int64:
+                self.decode = self._checked
         elif isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
             self.spec = ActionSpec(dim=math.prod(space.shape))
             self.dtype = space.dtype
-            self._shape = (num_envs, self.spec.dim)
-            self._batch_shape = (num_envs, *space.shape)
             self._low, self._high = space.low.reshape(-1), space.high.reshape(-1)
             bounded = np.isfinite(self._low) & np.isfinite(self._high)
             # Halves come first: the bounds may be as large as the type allows.
@@ -116,8 +238,11 @@ class ActionCodec:
             self.decode = self._decode_numbers
         else:
             raise SpecError(
-                f"environment {name!r}: action_space is {_kind(space)}, expected Discrete or a Box of floats"
+                f"environment {name!r}: action_space is {_kind(space)}, expected Discrete, MultiDiscrete, MultiBinary"
+                f" or a Box of floats"
             )
+        self._shape = (num_envs, *self.spec.leaf.shape)
+        self._batch_shape = (num_envs, *space.shape)
 
     def _checked(self, action: Tensor) -> Array:
         if action.shape != self._shape:
@@ -126,20 +251,38 @@ class ActionCodec:
             )
         return action.numpy(force=True)
 
-    def _decode_choice(self, action: Tensor) -> Array:
-        return self._checked(action) + self._start if self._start else self._checked(action)
+    def _decode_choices(self, action: Tensor) -> Array:
+        chosen = self._checked(action).reshape(self._batch_shape) + self._start
+        return chosen.astype(self.dtype, copy=False)
 
     def _decode_numbers(self, action: Tensor) -> Array:
-        moved = self._checked(action)
+        numbers = self._checked(action)
         if self._rescales:
-            moved = moved * self._half + self._center
+            numbers = numbers * self._half + self._center
         # Clipping after rescaling keeps a value inside the bounds even where rescaling rounds up.
-        clipped: Array = np.minimum(np.maximum(moved, self._low), self._high)
+        clipped: Array = np.minimum(np.maximum(numbers, self._low), self._high)
         return clipped.reshape(self._batch_shape)
 
 
+def mask_size(name: str, action: ActionSpec) -> int:
+    """How many flags a mask has: one for every possibility of every choice."""
+    if not action.choices:
+        raise SpecError(
+            f"environment {name!r}: its actions are continuous, so there is nothing to mask; use masks=False"
+        )
+    return action.num_outputs
+
+
+def _choices(space: Any) -> tuple[int, ...]:
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
+    if isinstance(space, spaces.MultiBinary):
+        return (2,) * math.prod(space.shape)
+    return tuple(int(n) for n in np.ravel(space.nvec))
+
+
 def to_device(device: torch.device) -> Callable[[Array], Tensor]:
-    """A function that makes a tensor on ``device`` of a NumPy array that nobody writes to again."""
+    """A function that makes a tensor on ``device`` of a NumPy array to which nothing is written afterwards."""
     if device.type == "cpu":
         return torch.from_numpy
     return lambda array: torch.from_numpy(array).to(device)

@@ -16,27 +16,39 @@ from torch import Tensor
 
 from ..errors import CheckpointError, SpecError
 from ..rng import derive_seed
+from ..tree import Tree
 from ..types import EnvSpec, Leaf, State, Step
+from .episodic import EpisodicVecEnv
 from .space_text import describe_spaces
-from .spaces import ActionCodec, Array, ObsCodec, to_device
-from .vec_env import Exactness, VecEnv
+from .spaces import MASK_KEY, ActionCodec, Array, Frame, ObsCodec, mask_size, to_device
+from .vec_env import VecEnv
 
 CARTPOLE_ENTRY_POINT = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
 
 
-class GymVectorVecEnv(VecEnv):
+class GymVectorVecEnv(EpisodicVecEnv):
     """A ``gymnasium.vector.VectorEnv`` of any autoreset mode. A resume starts new episodes."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], name: str | None = None, device: torch.device | str = "cpu"):
+    _stream = "vector"
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        name: str | None = None,
+        device: torch.device | str = "cpu",
+        masks: bool = False,
+    ):
+        """``masks``: observations are ``Obs`` with the actions that may be taken, from the key "action_mask" of the
+        observation or of the infos."""
         gym_spec = env.spec
         name = name or (gym_spec.id if gym_spec else type(env.unwrapped).__name__)
         self.env = env
         self.device = torch.device(device)
-        self._obs = ObsCodec(name, env.single_observation_space)
         self._action = ActionCodec(name, env.single_action_space, env.num_envs)
+        self._obs = ObsCodec(name, env.single_observation_space, mask_size(name, self._action.spec) if masks else None)
         self.spec = EnvSpec(
             name=name,
-            obs=Leaf((self._obs.dim,)),
+            obs=self._obs.spec,
             action=self._action.spec,
             num_envs=env.num_envs,
             max_episode_steps=gym_spec.max_episode_steps if gym_spec else None,
@@ -46,19 +58,14 @@ class GymVectorVecEnv(VecEnv):
         self._tensor = to_device(self.device)
         self._same_step = env.metadata.get("autoreset_mode") is AutoresetMode.SAME_STEP
         self._mask_honoured = False
-        self._seed = 0
-        self._num_steps = 0
 
-    def reset(self, seed: int) -> Tensor:
-        self._seed = seed
-        self._num_steps = 0
-        return self._start(derive_seed(seed, "vector"))
-
-    def _start(self, seed: int) -> Tensor:
-        batch, _ = self.env.reset(seed=seed & 0x7FFF_FFFF)
-        for obs in batch:
-            self._obs.check_first(obs)
-        return self._tensor(self._obs.encode(self._obs.frame(batch)))
+    def _start(self, seed: int) -> Tree:
+        batch, info = self.env.reset(seed=seed & 0x7FFF_FFFF)
+        frame = self._obs.batch(batch, self.spec.num_envs, info.get(MASK_KEY))
+        for leaf, rows in zip(self._obs.leaves, frame, strict=False):
+            for obs in rows:
+                leaf.check_first(obs)
+        return self._obs.encode(frame, self._tensor)
 
     def step(self, action: Tensor) -> Step:
         batch, reward, terminated, truncated, info = self.env.step(self._action.decode(action))
@@ -66,44 +73,32 @@ class GymVectorVecEnv(VecEnv):
         terminated = np.array(terminated, dtype=np.bool_)
         truncated = np.array(truncated, dtype=np.bool_) & ~terminated
         done = terminated | truncated
-        frame = self._obs.frame(batch)
+        frame = self._obs.batch(batch, self.spec.num_envs, info.get(MASK_KEY))
         successor = frame
         if done.any():
             if self._same_step:
-                successor = frame.copy()
-                for lane in np.flatnonzero(done):
-                    successor[lane] = info["final_obs"][lane]
+                successor = [rows.copy() for rows in frame]
+                for lane in np.flatnonzero(done).tolist():
+                    self._obs.put(successor, lane, info["final_obs"][lane])
             else:
                 frame = self._reset_lanes(done, frame)
-        next_obs = self._tensor(self._obs.encode(successor))
-        obs = next_obs if frame is successor else self._tensor(self._obs.encode(frame))
+        next_obs = self._obs.encode(successor, self._tensor)
+        obs = next_obs if frame is successor else self._obs.encode(frame, self._tensor)
         tensor = self._tensor
         reward = tensor(np.array(reward, dtype=np.float32))
         return Step(obs, reward, tensor(terminated), tensor(truncated), next_obs)
 
-    def _reset_lanes(self, done: Array, frame: Array) -> Array:
-        batch, _ = self.env.reset(options={"reset_mask": done.copy()})
-        fresh = self._obs.frame(batch)
+    def _reset_lanes(self, done: Array, frame: Frame) -> Frame:
+        batch, info = self.env.reset(options={"reset_mask": done.copy()})
+        fresh = self._obs.batch(batch, self.spec.num_envs, info.get(MASK_KEY))
         if not (self._mask_honoured or done.all()):
-            if not np.array_equal(fresh[~done], frame[~done]):
+            if not all(np.array_equal(new[~done], old[~done]) for new, old in zip(fresh, frame, strict=True)):
                 raise SpecError(
                     f"environment {self.spec.name!r}: reset ignores options['reset_mask'] and restarted lanes whose"
-                    f" episodes go on; use autoreset_mode SAME_STEP, or DISABLED with support for reset_mask"
+                    f" episodes go on; use autoreset_mode SAME_STEP, or pass the id or class of the single environment"
                 )
             self._mask_honoured = True
         return fresh
-
-    @property
-    def exactness(self) -> Exactness:
-        return "episode"
-
-    def state_dict(self) -> State:
-        return {"seed": self._seed, "num_steps": self._num_steps}
-
-    def load_state_dict(self, state: State) -> Tensor:
-        self._seed, self._num_steps = state["seed"], state["num_steps"]
-        # Another seed than at the start, or a run that resumes often would see the same first episodes each time.
-        return self._start(derive_seed(self._seed, "resume", self._num_steps))
 
     def close(self) -> None:
         self.env.close()

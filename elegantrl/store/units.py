@@ -30,14 +30,19 @@ class Units:
         if self._codec is None:
             return self._encode_tree(obs)
         kinds = "iu" if isinstance(self.observation_space, spaces.Discrete) else "fiub"
-        batch, single = self._checked(obs, self._codec.shape, kinds)
+        if not self._codec.is_plain:  # a tree is taken as a single observation
+            frame = self._codec.empty(1)
+            self._codec.put(frame, 0, obs)
+            return self._codec.encode(frame, torch.from_numpy), 1, True
+        (leaf,) = self._codec.leaves
+        batch, single = self._checked(obs, leaf.shape, kinds)
         space = self.observation_space
         if isinstance(space, spaces.Discrete) and ((batch < space.start) | (batch >= space.start + space.n)).any():
             raise SpecError(
                 f"the observation for {self.name} is {obs}, expected numbers from {space.start} to"
                 f" {space.start + space.n - 1}"
             )
-        return torch.as_tensor(self._codec.encode(self._codec.frame(batch))), len(batch), single
+        return torch.as_tensor(leaf.encode(np.array(batch, dtype=leaf.frame_dtype))), len(batch), single
 
     def _encode_tree(self, obs: Any) -> tuple[Tree, int, bool]:
         """Observations of an environment made of tensors: the leaves a policy was built for."""

@@ -22,7 +22,7 @@ class Echo(gym.Env[Any, Any]):
     observation_space: Any = gym.spaces.Box(-9, 9, (1,))
 
     def __init__(self, action_space: Any = None, noise: bool = False, length: int = 1000):
-        self.action_space = action_space or gym.spaces.Discrete(3)
+        self.action_space = gym.spaces.Discrete(3) if action_space is None else action_space
         self.noise = noise
         self.length = length
         self.taken: list[Any] = []
@@ -92,17 +92,25 @@ def test_a_discrete_space_may_start_anywhere() -> None:
     assert echo.taken == [5]
 
 
+PICTURE = gym.spaces.Box(0, 255, (2, 2), np.uint8)
+
+
 @pytest.mark.parametrize(
     ("space", "obs", "expected"),
     [
         (gym.spaces.Discrete(3), 1, [0, 1, 0]),
         (gym.spaces.Discrete(3, start=-1), 1, [0, 0, 1]),
+        (gym.spaces.MultiDiscrete([2, 3]), np.array([1, 2]), [0, 1, 0, 0, 1]),
         (gym.spaces.MultiBinary(3), np.array([1, 0, 1], dtype=np.int8), [1, 0, 1]),
-        (gym.spaces.Box(0, 255, (2, 2), np.uint8), np.array([[1, 2], [3, 4]], dtype=np.uint8), [1, 2, 3, 4]),
+        (gym.spaces.Box(0, 255, (2,), np.uint8), np.array([1, 2], dtype=np.uint8), [1, 2]),
         (gym.spaces.Box(0, 9, (2,), np.float64), np.array([1.5, 2.5]), [1.5, 2.5]),
+        (gym.spaces.Box(0, 9, (), np.float32), np.array(1.5, dtype=np.float32), [1.5]),
+        (gym.spaces.Box(0, 9, (2, 1), np.float64), np.array([[1.5], [2.5]]), [[1.5], [2.5]]),
+        # N4: pictures were flattened to floats without a word.
+        (PICTURE, np.array([[1, 2], [3, 4]], dtype=np.uint8), [[1, 2], [3, 4]]),
     ],
 )
-def test_observations_are_flat_floats(space: Any, obs: Any, expected: list[float]) -> None:
+def test_shapes_and_types_of_observations(space: Any, obs: Any, expected: list[Any]) -> None:
     class Fixed(Echo):
         observation_space = space
 
@@ -113,11 +121,31 @@ def test_observations_are_flat_floats(space: Any, obs: Any, expected: list[float
             return obs, 0.0, True, False, {}
 
     for env in (make_env(Fixed, 2), make_env(gym.vector.SyncVectorEnv([Fixed] * 2))):
-        assert env.spec.obs == Leaf((len(expected),))
+        leaf = Leaf(np.shape(expected), "uint8" if space is PICTURE else "float32")
+        assert env.spec.obs == leaf
         assert env.reset(0).tolist() == [expected] * 2
         step = go(env, 1)
-        assert step.obs.dtype == torch.float32
+        assert step.obs.dtype == leaf.torch_dtype
         assert step.obs.tolist() == step.next_obs.tolist() == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("space", "choices", "action", "taken"),
+    [
+        (gym.spaces.MultiDiscrete([3, 2]), (3, 2), [2, 1], [2, 1]),
+        (gym.spaces.MultiDiscrete([3, 2], start=[1, -1]), (3, 2), [2, 1], [3, 0]),
+        (gym.spaces.MultiDiscrete([[2], [4]]), (2, 4), [1, 3], [[1], [3]]),
+        (gym.spaces.MultiDiscrete([4]), (4,), 3, [3]),
+        (gym.spaces.MultiBinary(3), (2, 2, 2), [1, 0, 1], [1, 0, 1]),
+    ],
+)
+def test_several_choices(space: Any, choices: tuple[int, ...], action: Any, taken: Any) -> None:
+    echo = Echo(space)
+    env = make_env(echo)
+    assert env.spec.action.choices == choices
+    env.reset(0)
+    env.step(torch.tensor([action]))
+    assert echo.taken[0].tolist() == taken and space.contains(echo.taken[0])
 
 
 def test_each_episode_of_each_lane_has_a_seed_of_its_own() -> None:

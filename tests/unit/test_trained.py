@@ -50,7 +50,7 @@ class Shifted(Made):
 class Matrix(Made):
     def __init__(self) -> None:
         low = np.array([[-1.0, 0.0], [10.0, -3.0]])
-        shown = spaces.Box(-1, 1, (2, 3), np.float32)
+        shown = spaces.Box(-1, 1, (6,), np.float32)
         super().__init__(shown, spaces.Box(low, low + np.array([[2.0, 0.5], [5.0, 6.0]]), dtype=np.float64))
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...errors import CheckpointError, SpecError
 from ...rng import derive_seed
+from ...tree import Tree
 from ...types import ActionSpec, EnvSpec, Leaf, State, Step
 from ..vec_env import VecEnv
 
@@ -20,14 +21,18 @@ from ..vec_env import VecEnv
 class TensorEnv(VecEnv):
     """N environments in one state tensor [N, S]. Time limits, resets, successors and saving come from here.
 
-    A subclass sets ``obs_dim``, ``action`` and what else applies, as class attributes or before ``super().__init__``;
-    it implements ``initial`` and ``dynamics``, and ``observe`` if a policy sees something else than the state. These
-    three return new tensors and leave their arguments as they are.
+    A subclass sets ``obs_dim`` or ``obs``, ``action`` and what else applies, as class attributes or before
+    ``super().__init__``; it implements ``initial`` and ``dynamics``, and ``observe`` if a policy sees something else
+    than the state. These three return new tensors and leave their arguments as they are.
     """
 
     name: ClassVar[str] = ""
-    obs_dim: int
+    obs_dim: int = 0
+    """The length of an observation that is one vector of floats."""
+    obs: Tree = None
+    """The tree of ``Leaf`` of any other observation, such as ``Obs`` with a mask or a state."""
     action: ActionSpec
+    num_agents: int | None = None
     max_episode_steps: int | None = None
     target_return: float | None = None
 
@@ -37,9 +42,10 @@ class TensorEnv(VecEnv):
         self.device = torch.device(device)
         self.spec = EnvSpec(
             name=self.name or type(self).__name__,
-            obs=Leaf((self.obs_dim,)),
+            obs=Leaf((self.obs_dim,)) if self.obs is None else self.obs,
             action=self.action,
             num_envs=num_envs,
+            num_agents=self.num_agents,
             max_episode_steps=max_episode_steps or self.max_episode_steps,
             target_return=self.target_return,
         )
@@ -55,16 +61,17 @@ class TensorEnv(VecEnv):
 
     @abstractmethod
     def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The next states [N, S], rewards [N] and whether the MDP ended [N]; time limits are not its business.
+        """The next states [N, S], rewards [N] and whether the MDP ended [N]; time limits are applied by ``step``.
 
-        ``action`` is int64 [N], or float32 [N, A] within [-1, 1].
+        ``action`` is int64 [N], int64 [N, C] with several choices, or float32 [N, A] within [-1, 1]. A team has the
+        axis G after N in actions and rewards.
         """
 
-    def observe(self, state: Tensor) -> Tensor:
-        """What a policy sees of ``state`` [N, O]."""
+    def observe(self, state: Tensor) -> Tree:
+        """What a policy sees of ``state``: a tensor [N, O], or a tree like ``obs``."""
         return state
 
-    def reset(self, seed: int) -> Tensor:
+    def reset(self, seed: int) -> Tree:
         self.generator.manual_seed(derive_seed(seed, "tensor"))
         self._state = self.initial(self.spec.num_envs)
         self._elapsed = torch.zeros(self.spec.num_envs, dtype=torch.int32, device=self.device)
@@ -85,7 +92,7 @@ class TensorEnv(VecEnv):
         obs = self._restart(state, elapsed, terminated | truncated, next_obs)
         return Step(obs, reward, terminated, truncated, next_obs)
 
-    def _restart(self, state: Tensor, elapsed: Tensor, done: Tensor, next_obs: Tensor) -> Tensor:
+    def _restart(self, state: Tensor, elapsed: Tensor, done: Tensor, next_obs: Tree) -> Tree:
         """Keep ``state`` with first states where an episode is ``done``; return what the policy sees."""
         if self.device.type == "cpu":
             # Reading `done` costs nothing here, and drawing few rows is cheaper than drawing all.
@@ -100,7 +107,7 @@ class TensorEnv(VecEnv):
             self._elapsed = elapsed.masked_fill(done, 0)
         return self.observe(self._state)
 
-    def reset_lanes(self, lanes: Tensor) -> Tensor:
+    def reset_lanes(self, lanes: Tensor) -> Tree:
         assert self._state is not None, "reset comes before reset_lanes"
         return self._restart(self._state, self._elapsed, lanes, self.observe(self._state))
 
@@ -109,7 +116,7 @@ class TensorEnv(VecEnv):
             raise CheckpointError(f"environment {self.spec.name!r} has no state before its first reset; call reset")
         return {"state": self._state, "elapsed": self._elapsed, "generator": self.generator.get_state()}
 
-    def load_state_dict(self, state: State) -> Tensor:
+    def load_state_dict(self, state: State) -> Tree:
         if len(state["state"]) != self.spec.num_envs:
             raise CheckpointError(
                 f"environment {self.spec.name!r} has num_envs={self.spec.num_envs}, the saved state has"
