@@ -191,7 +191,6 @@ class Config(Settings):
         return translation.resolve()
 
     def _add_special(self, sections: Sections, values: dict[str, Any]) -> None:
-        self._check_evaluation(values)
         flag = values.get("if_per_or_gae")
         if self.if_off_policy and flag is not None:
             sections["agent"]["prioritized"] = bool(flag)
@@ -205,8 +204,9 @@ class Config(Settings):
         if len(ids) > 1:
             sections["execute"] = {"executor": "process", "num_learners": len(ids)}
             sections["env"]["num_groups"] = len(ids)
-        kwargs = self._origin.kwargs
-        sections["env"]["kwargs"] = kwargs if _is_plain(kwargs) else {}
+        sections["env"]["kwargs"] = plain_kwargs(self._origin)
+        if (there := self._eval_origin()) is not None:
+            sections.setdefault("eval", {}).update(env_id=there.name, env_kwargs=plain_kwargs(there))
 
     def _learner_ids(self, values: dict[str, Any]) -> list[int]:
         """The GPU of each learner, -1 for the CPU; empty where nothing is said."""
@@ -230,32 +230,40 @@ class Config(Settings):
             raise ConfigError(f"learner_gpu_ids={given!r}: learners use GPUs in a row; write {wanted}")
         return ids
 
-    def _check_evaluation(self, values: dict[str, Any]) -> None:
-        """Refuse an evaluation in another environment than that of training, since it would not happen there."""
+    def _eval_origin(self) -> Origin | None:
+        """Where evaluation happens, if not in the environment of training."""
+        values = self._values | self.agent._values
         env, args = values.get("eval_env_class"), values.get("eval_env_args")
         if env is None and args is None:
-            return
-        there = origin_of(self._env if env is None else env, self._env_args if args is None else args)
-        here = self._origin
-        same = there.kwargs.keys() == here.kwargs.keys()
+            return None
+        there, here = (
+            origin_of(self._env if env is None else env, self._env_args if args is None else args),
+            self._origin,
+        )
+        same = there.name == here.name and there.kwargs.keys() == here.kwargs.keys()
         same = same and all(np.array_equal(value, here.kwargs[name]) for name, value in there.kwargs.items())
-        if there.name != here.name or not same:
-            raise ConfigError(
-                f"eval_env_class and eval_env_args describe {there.name} {there.kwargs}, but training uses {here.name}"
-                f" {here.kwargs}; evaluation in another environment is not available"
-            )
+        return None if same else there
 
-    def source(self) -> Any:
-        """What the core makes environments of."""
-        origin = self._origin
-        return origin.source if _is_plain(origin.kwargs) else partial(make_env, origin.source, **origin.kwargs)
+    def sources(self) -> tuple[Any, Any]:
+        """What the core makes environments of: those of training, and those of evaluation if they are others."""
+        there = self._eval_origin()
+        return source_of(self._origin), None if there is None else source_of(there)
 
 
 Arguments = Config
 
 
+def plain_kwargs(origin: Origin) -> dict[str, Any]:
+    """The arguments of the environment if a config file can hold them, else none."""
+    return origin.kwargs if _is_plain(origin.kwargs) else {}
+
+
+def source_of(origin: Origin) -> Any:
+    """What the core makes environments of; arguments that no file can hold are bound to it."""
+    return origin.source if _is_plain(origin.kwargs) else partial(make_env, origin.source, **origin.kwargs)
+
+
 def _is_plain(kwargs: dict[str, Any]) -> bool:
-    """Whether a config file can hold these arguments; others are bound to the function that makes the environment."""
     try:
         return bool(json.loads(json.dumps(kwargs)) == kwargs)
     except (TypeError, ValueError):

@@ -35,7 +35,7 @@ train_agent_multiprocessing = train_agent_multiprocessing_multi_gpu = train_and_
 
 
 def _train(args: Config, in_processes: bool) -> RunResult:
-    config, source = args.run_config(), args.source()
+    config, (source, eval_source) = args.run_config(), args.sources()
     if in_processes:
         config = _with_workers(config, args.num_workers)
     elif config.execute.executor == "auto":
@@ -43,7 +43,7 @@ def _train(args: Config, in_processes: bool) -> RunResult:
     folder = Path(args.cwd)
     resume = open_folder(folder, bool(args.continue_train), args.if_remove)
     with RunDisplay(config.train.max_steps, Console()) as display:
-        return run_training(config, source, folder, resume, display)
+        return run_training(config, source, folder, resume, display, eval_source=eval_source)
 
 
 def _with_workers(config: RunConfig, num_workers: int) -> RunConfig:

@@ -111,7 +111,7 @@ def test_s5_learner_gpus():
         assert (config.execute.executor, config.execute.num_learners, config.num_groups) == ("process", 2, 2)
         assert config.train.device == "cpu"
     args.num_envs = 3
-    with pytest.raises(ConfigError, match="num_envs=3 cannot be shared out equally among 2 groups"):
+    with pytest.raises(ConfigError, match="num_envs=3 cannot be divided equally among 2 groups"):
         args.run_config()
     args.learner_gpus = [[-1], [-1], [-1]]
     with pytest.warns(UserWarning, match="tournament of 3 agents, which this version does not have; one agent is"):

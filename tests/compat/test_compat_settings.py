@@ -140,9 +140,6 @@ def test_a_setting_that_cannot_be_honoured_is_refused():
         args.run_config()
     with pytest.raises(ConfigError, match="state_dim=4 cannot be set: the environment has 3"):
         args.state_dim = 4
-    args.eval_env_args = {"g": 5.0}
-    with pytest.raises(ConfigError, match="evaluation in another environment is not available"):
-        args.run_config()
 
 
 @pytest.mark.parametrize("name", ["AgentDQN", "AgentDoubleDQN", "AgentDuelingDQN", "AgentD3QN", "AgentSAC", "AgentTD3"])
@@ -238,3 +235,22 @@ def test_retired_ids_lead_to_their_successors(old):
         assert build_env(old).env_name == OLD_IDS[old]
     with pytest.warns(UserWarning, match="is retired"):
         assert Config(AgentPPO, gym.make, {"env_name": old}).run_config().env.id == OLD_IDS[old]
+
+
+def test_evaluation_in_another_environment():
+    args = Config(AgentPPO, "Pendulum-v1")
+    args.eval_env_args = {}
+    assert args.run_config().eval.env_id is None and args.sources()[1] is None
+    args.eval_env_args = {"g": 5.0}
+    config = args.run_config().eval
+    assert (config.env_id, config.env_kwargs) == ("Pendulum-v1", {"g": 5.0})
+
+    class Paid(Line):
+        def step(self, action):
+            state, _, done, info = super().step(action)
+            return state, 1000.0, done, info
+
+    args = short(Config(AgentPPO, Line))
+    args.eval_env_func = Paid
+    args.if_allow_break = False
+    assert train_agent(args).best_return == 20_000
