@@ -146,7 +146,7 @@ def read_config(path: Path, allow_import: bool = False) -> RunConfig:
 
 def refuse_imports(path: Path, config: RunConfig) -> None:
     """Refuse a file that names code to import: a config file may come from anywhere."""
-    for name in (config.agent_name, config.env.id, config.eval.env_id):
+    for name in (config.agent_name, config.env.id, config.eval.env_id, *config.train.loggers):
         if name is not None and ":" in name and not name.startswith("envpool:"):
             raise ConfigError(
                 f"--config {path} names {name}, whose import runs code; add --allow-import if you trust it"

@@ -62,6 +62,8 @@ class TrainConfig(Section):
     gradients: Literal["auto", "autograd", "compiled"] = "auto"
     """How losses are differentiated: `auto` takes the fastest known way for the agent and the device, `autograd` is
     torch's own, `compiled` is autograd through torch.compile. The ways agree up to rounding."""
+    loggers: tuple[str, ...] = setting(("tensorboard",), decides_numbers=False)
+    """Where metrics go besides metrics.jsonl: `tensorboard`, `wandb`, or `module:attribute` of your own."""
     init_from: str | None = None
     """Folder of an earlier run whose networks this run starts with; everything else is new."""
 

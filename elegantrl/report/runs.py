@@ -162,7 +162,7 @@ class Group:
 
     runs: tuple[Run, ...]
     label: str
-    """Agent, environment if there are several, and the settings that tell this group from others."""
+    """Agent, environment if there are several, and the settings in which this group differs from others."""
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:

@@ -32,6 +32,7 @@ from ..roles.worker import Worker
 from ..store.best import BestFile
 from ..store.commits import Store
 from ..store.files import write_atomic
+from ..store.loggers import find_logger
 from ..store.manifest import Commit
 from ..store.runlog import RunLog
 from ..store.side_files import SideFiles
@@ -81,6 +82,8 @@ def open_run(
         pool = WorkerPool(executor, build, config.num_groups, config.execute, restarts, explain)
         closing.callback(pool.close)
         networks = load_networks(config, folder, resume)
+        for name in config.train.loggers:
+            find_logger(name)  # refuses what is unknown before anything is written
         learners = build_learners(config, entry or find_agent(config.agent_name), networks, pool, executor, device)
         closing.callback(learners.close)
         pool.start(learners.policy_spec, config.train.seed)
@@ -93,7 +96,13 @@ def open_run(
         closing.callback(store.close)
         commit = find_commit(store, config) if resume else None
         side_files = SideFiles(display.message)
-        log = RunLog(folder, resume_step=commit.step if commit else 0, config=config.to_dict(), side=side_files)
+        log = RunLog(
+            folder,
+            resume_step=commit.step if commit else 0,
+            loggers=config.train.loggers,
+            config=config.to_dict(),
+            side=side_files,
+        )
         closing.callback(log.close)
         info = {"config_hash": config.hash(), "versions": versions()}
         keep_best = BestFile(folder, learners.policy_spec, pool.env_spec, side_files).save

@@ -1,12 +1,12 @@
 """Where the numbers of a run go besides its own files: TensorBoard, Weights & Biases, or a logger of the user's own.
 
-A logger is anything with the methods of ``MetricLogger``. ``make_logger`` finds it by its name here, or by an import
+A logger is anything with the methods of ``MetricLogger``. ``find_logger`` finds it by its name here, or by an import
 path ``module:attribute`` of something to call with a ``LoggedRun``.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import itertools
 import os
 import socket
@@ -38,7 +38,7 @@ class MetricLogger(Protocol):
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What a logger is told of its run."""
+    """What a logger knows of its run."""
 
     run_dir: Path
     resume_step: int = 0
@@ -99,10 +99,8 @@ class WandbLogger:
     """A run of Weights & Biases; a resumed run folder continues it. Their variables, WANDB_MODE for one, hold."""
 
     def __init__(self, run: LoggedRun) -> None:
-        try:
-            import wandb  # type: ignore[import-not-found, unused-ignore]
-        except ImportError:
-            raise ConfigError("the logger 'wandb' needs wandb: pip install 'elegantrl[wandb]'") from None
+        import wandb  # type: ignore[import-not-found, unused-ignore]
+
         self._run = wandb.init(
             project="elegantrl",
             name=run.run_dir.resolve().name,
@@ -133,16 +131,17 @@ class WandbLogger:
 LOGGERS: dict[str, Callable[[LoggedRun], MetricLogger]] = {"tensorboard": TensorBoardLogger, "wandb": WandbLogger}
 
 
-def make_logger(name: str, run: LoggedRun) -> MetricLogger:
-    """The logger called ``name``, or made by what the import path ``name`` leads to."""
+def find_logger(name: str) -> Callable[[LoggedRun], MetricLogger]:
+    """What makes the logger called ``name``, or what the import path ``name`` leads to; an error if it cannot work."""
+    if name == "wandb" and importlib.util.find_spec("wandb") is None:
+        raise ConfigError("the logger 'wandb' needs wandb: pip install 'elegantrl[wandb]'")
     if name in LOGGERS:
-        return LOGGERS[name](run)
+        return LOGGERS[name]
     module, _, attribute = name.rpartition(":")
     if not module:
-        raise ConfigError(f"there is no logger {name!r}; {did_you_mean(name, LOGGERS)}; your own is module:attribute")
+        raise ConfigError(f"there is no logger {name!r}; {did_you_mean(name, [*LOGGERS, 'module:attribute'])}")
     try:
-        make = getattr(importlib.import_module(module), attribute)
+        make: Callable[[LoggedRun], MetricLogger] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"logger {name!r} cannot be imported: {error}") from error
-    logger: MetricLogger = make(run)
-    return logger
+    return make

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import CheckpointError
 from .files import open_regular, read_regular, unreadable, write_atomic
-from .loggers import LoggedRun, MetricLogger, Row, make_logger
+from .loggers import LoggedRun, MetricLogger, Row, find_logger
 from .side_files import SideFiles
 
 METRICS, RECORDER = "metrics.jsonl", "recorder.npy"
@@ -67,7 +67,7 @@ class RunLog:
             self._side.attempt(name, partial(self._add_logger, name, run))
 
     def _add_logger(self, name: str, run: LoggedRun) -> None:
-        self._loggers[name] = make_logger(name, run)
+        self._loggers[name] = find_logger(name)(run)
 
     def log(self, row: Mapping[str, float | int | str], step: int) -> None:
         """Append ``row`` under ``env_steps=step``; a number that is not finite is written as null."""

@@ -19,7 +19,7 @@ from elegantrl.runtime.run import RunResult
 from elegantrl.store import files as files_module
 from elegantrl.store.best import ACTOR_FILE, BEST_FILE
 from elegantrl.store.commits import Store
-from elegantrl.store.loggers import LOGGERS, LoggedRun, make_logger
+from elegantrl.store.loggers import LOGGERS, LoggedRun, find_logger
 from elegantrl.store.runlog import RunLog, read_metrics
 from elegantrl.store.side_files import SideFiles
 
@@ -207,18 +207,20 @@ def test_an_unknown_logger_is_refused(tmp_path: Path, name: str) -> None:
         RunLog(tmp_path, resume_step=0, loggers=(name,))
 
 
-def test_wandb_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+def test_wandb_says_what_it_needs(run_quietly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'elegantrl\[wandb\]'"):
-        make_logger("wandb", LoggedRun(tmp_path))
+        run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "run", loggers=["wandb"], **SHORT)
+    assert not (tmp_path / "run").exists()
 
 
 def test_wandb_continues_the_run_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = Mock()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: wandb)
     monkeypatch.setitem(__import__("sys").modules, "wandb", wandb)
     ids = []
     for resume_step in (0, 10):
-        logger = make_logger("wandb", LoggedRun(tmp_path, resume_step, {"a": 1}))
+        logger = find_logger("wandb")(LoggedRun(tmp_path, resume_step, {"a": 1}))
         logger.log({"loss": 1.5, "kind": "train", "none": None}, resume_step + 5)
         logger.close()
         ids.append(wandb.init.call_args.kwargs["id"])
