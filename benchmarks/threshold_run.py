@@ -2,7 +2,7 @@
 
     python benchmarks/threshold_run.py ours/ppo CartPole-v1 --threshold 475 --seed 0 --limit 60
 
-The rule is the same for everybody: the mean return of the last 20 training episodes, exploration on. The clock starts
+The rule is the same for every system: the mean return of the last 20 training episodes, exploration on. The clock starts
 at the first environment step, so imports and construction are not counted; what a system compiles while it trains is.
 Needs elegantrl only for `ours/*`: the peers live in an environment of their own. An exit code of 3 means that the
 system is not installed.
@@ -92,28 +92,29 @@ def session_seconds() -> float:
 
 
 def train_ours(agent: str, env: str, seed: int, rule: Rule) -> None:
-    """What `elegantrl train AGENT ENV` does, its layout included, but neither evaluations nor commits."""
-    from elegantrl.cli.train import parse_run
-    from elegantrl.runtime import run, supervisor
+    """What `elegantrl train AGENT ENV` does: its layout, evaluations, commits and log files included."""
+    from elegantrl.runtime import build
+    from elegantrl.runtime.progress import Silent
+    from elegantrl.runtime.supervisor import Supervisor
+    from elegantrl.runtime.train import prepare
+    from elegantrl.runtime.training import Steps
     from elegantrl.types import Fragment
 
-    class Watched(supervisor.Supervisor):
-        """Looks at the rule after every rollout; a display would see it only every half second."""
+    class Watched(Supervisor):
+        """Checks the rule after every rollout; a display would see it only every half second."""
 
-        def collect(self) -> list[Fragment]:
-            if self.state.env_steps == 0:
+        def collect(self) -> Steps[list[Fragment]]:
+            if self.progress.env_steps == 0:
                 rule.start()
-            fragments = super().collect()
+            fragments = yield from super().collect()
             returns = [value for fragment in fragments for value in fragment.episodes.returns.tolist()]
-            rule.see(returns, self.state.env_steps)
+            rule.see(returns, self.progress.env_steps)
             return fragments
 
-    run.Supervisor = Watched  # type: ignore[misc]
-    words = ["--seed", str(seed), "--max-steps", str(FOREVER), "--target-return", "inf"]
-    words += ["--eval.interval", str(FOREVER), "--checkpoint.interval", str(FOREVER)]
-    config, *_ = parse_run(agent, env, words)
+    build.Supervisor = Watched  # type: ignore[misc]
+    plan = prepare(agent, env, {"train": {"seed": seed, "max_steps": FOREVER, "target_return": math.inf}})
     with tempfile.TemporaryDirectory() as folder:
-        run.run_training(config, env, f"{folder}/run", False, run.Silent())
+        plan.run(f"{folder}/run", resume=False, display=Silent())
 
 
 # ---- one run
