@@ -172,7 +172,8 @@ def disturbed_run(folder: Path, steps: int, num_kills: int, gap_seconds: float, 
     build_module.Supervisor = WatchedSupervisor  # type: ignore[misc]
     if num_kills:
         Killer(num_kills, gap_seconds, seed).start()
-    train("ppo", "CartPole-v1", run_dir=folder, max_steps=steps, max_restarts=10 * num_kills, **SETTINGS)
+    limits = {"max_steps": steps, "max_restarts": 10 * num_kills}
+    train("ppo", "CartPole-v1", run_dir=folder, verbose=False, **limits, **SETTINGS)
     kills = [asdict(kill) | {"seconds": kill.seconds} for kill in WatchedSupervisor.kills]
     folder.with_suffix(".json").write_text(json.dumps(kills))
 

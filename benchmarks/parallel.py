@@ -41,7 +41,8 @@ def speed(agent: str, env: Any, seconds: float, **settings: Any) -> float:
     settings |= {"eval": {"interval": NEVER, "episodes": 1, "max_episode_steps": 1}, "checkpoint": {"interval": NEVER}}
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        train(agent, env, run_dir=run_dir, max_seconds=seconds, max_steps=NEVER, target_return=float("inf"), **settings)
+        never = {"max_steps": NEVER, "target_return": float("inf")}
+        train(agent, env, run_dir=run_dir, max_seconds=seconds, verbose=False, **never, **settings)
         rows = [row for row in read_metrics(run_dir) if row["kind"] == "train"]
     return statistics.median(float(row["time/steps_per_second"] or 0.0) for row in rows[len(rows) // 3 :])
 
@@ -94,9 +95,9 @@ def pipeline_around(is_busy: bool, name: str, bar: str) -> Measurement:
 
     config = resolve_config("sac", "Costly", {"env": {"num_envs": 1}})[0]
     layout = pick_layout(config, partial(Costly, measure_update(), is_busy))
-    picked = layout.execute | {"num_threads": layout.num_threads}
-    _, ours, reference = alternate(measure_update, partial(with_layout, **picked), with_layout, repeats=5)
-    how = f"lag {picked['max_lag']}, learner {'helped' if layout.num_threads > 1 else 'alone'}"
+    _, ours, reference = alternate(measure_update, partial(with_layout, **layout.execute), with_layout, repeats=5)
+    cores = 2 if layout.execute["core_helper"] == "on" else 1
+    how = f"lag {layout.execute['max_lag']}, learner on {cores} core{'s' * (cores > 1)}"
     what = f"SAC pipeline ({how}), a step as long as an update, {name}"
     return Measurement(what, "steps/s", ours, reference, "one process", bar)
 
@@ -106,9 +107,9 @@ def halfcheetah() -> list[Measurement]:
     config = resolve_config("sac", "HalfCheetah-v5")[0]
     layout = pick_layout(config, "HalfCheetah-v5")
     one = partial(speed, "sac", "HalfCheetah-v5", 20.0, **SAC_SHAPE, executor="inline")
-    picked = layout.execute | {"num_threads": layout.num_threads}
+    cores = 2 if layout.execute["core_helper"] == "on" else 1
     layouts = {
-        f"as picked ({layout.execute['executor']}, {layout.num_threads} cores)": partial(one, **picked),
+        f"as picked ({layout.execute['executor']}, {cores} cores)": partial(one, **layout.execute),
         "worker in a process, lag 1": partial(one, executor="process", max_lag=1),
     }
     reference, *others = alternate(one, *layouts.values(), repeats=5)

@@ -53,24 +53,26 @@ class Clock:
 def train_ours(settings: dict[str, Any], threads: int, clock: Clock) -> dict[str, Any]:
     """PPO on TensorCartPole by the public entry point: no evaluations, no commits on the way."""
     import elegantrl
-    from elegantrl.runtime import run, supervisor
+    from elegantrl.runtime import build
+    from elegantrl.runtime.supervisor import Supervisor
+    from elegantrl.runtime.training import Steps
     from elegantrl.types import Fragment
 
     found: dict[str, Any] = {}
 
-    class Watched(supervisor.Supervisor):
-        def collect(self) -> list[Fragment]:
-            clock.see(self.state.env_steps)
-            fragments = super().collect()
+    class Watched(Supervisor):
+        def collect(self) -> Steps[list[Fragment]]:
+            clock.see(self.progress.env_steps)
+            fragments = yield from super().collect()
             lengths = [length for fragment in fragments for length in fragment.episodes.lengths.tolist()]
             found["episode_length"] = sum(lengths) / len(lengths) if lengths else None
             return fragments
 
-    run.Supervisor = Watched  # type: ignore[misc]
+    build.Supervisor = Watched  # type: ignore[misc]
     never = {"eval": {"interval": FOREVER}, "checkpoint": {"interval": FOREVER}, "max_steps": FOREVER}
     settings = {"num_epochs": 1, "num_threads": threads, "target_return": math.inf, **settings}
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Over):
-        elegantrl.train("ppo", "TensorCartPole", run_dir=f"{folder}/run", **never, **settings)
+        elegantrl.train("ppo", "TensorCartPole", run_dir=f"{folder}/run", verbose=False, **never, **settings)
     return found
 
 

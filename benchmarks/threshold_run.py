@@ -3,9 +3,9 @@
     python benchmarks/threshold_run.py ours/ppo CartPole-v1 --threshold 475 --seed 0 --limit 60
 
 The rule is the same for every system: the mean return of the last 20 training episodes, exploration on. The clock
-starts at the first environment step, so imports and construction are not counted; what a system compiles while it trains is.
-Needs elegantrl only for `ours/*`: the peers live in an environment of their own. An exit code of 3 means that the
-system is not installed.
+starts at the first environment step, so imports and construction are not counted; what a system compiles
+while it trains is. Needs elegantrl only for `ours/*`: the peers live in an environment of their own. An exit code of 3
+means that the system is not installed.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def our_steps_per_second(agent: str, env: str, steps: int, **settings: Any) -> f
     with tempfile.TemporaryDirectory() as folder:
         settings |= {"eval": {"interval": 10**12, "episodes": 1}, "checkpoint": {"interval": 10**12}}
         target = float("inf")
-        run = train(agent, env, run_dir=Path(folder) / "run", max_steps=steps, target_return=target, **settings)
+        settings = {"verbose": False, "max_steps": steps, "target_return": target, **settings}
+        run = train(agent, env, run_dir=Path(folder) / "run", **settings)
     return float(run.summary["steps_per_second"])
 
 
