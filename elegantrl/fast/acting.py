@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from ..nets.layers import Stack
+from ..nets.networks import Dueling
 from ..nets.normalize import ObsNorm
 from ..nets.policies import (
     Acted,
@@ -69,7 +70,7 @@ def actor_for(policy: Policy, num_lanes: int) -> NumpyActor | None:
 
     The storage of the policy's parameters must not move from now on, and no gradient is computed.
     """
-    if type(policy) not in CHOOSE or not isinstance(policy, NetPolicy) or type(policy.net) is not Stack:
+    if type(policy) not in CHOOSE or not isinstance(policy, NetPolicy) or not is_known(policy.net):
         return None
     freeze(policy)
     choose = CHOOSE[type(policy)]
@@ -86,7 +87,8 @@ def actor_for(policy: Policy, num_lanes: int) -> NumpyActor | None:
 def agrees(policy: NetPolicy, actor: NumpyActor, num_lanes: int) -> bool:
     """Whether both act alike on made-up observations: a policy that was edited acts as it stands."""
     g = torch.Generator().manual_seed(0)
-    obs = torch.randn(num_lanes, policy.net[0].in_features, generator=g)
+    first = next(layer for layer in policy.net.modules() if isinstance(layer, nn.Linear))
+    obs = torch.randn(num_lanes, first.in_features, generator=g)
     (draw,) = policy.draw(1, num_lanes, g)
     for flag in (True, False):  # exploring at random, and not
         fixed = [torch.full_like(x, flag) if x is not None and x.dtype == torch.bool else x for x in draw]
@@ -151,10 +153,18 @@ def freeze(policy: NetPolicy) -> None:
     policy.output = run if plain else lambda obs: run(norm(obs))  # type: ignore[method-assign, assignment]
 
 
-def frozen(stack: Stack) -> Callable[[Tensor], Tensor]:
-    """The forward pass of ``stack`` without the lookups of modules and parameters."""
+def is_known(net: nn.Module) -> bool:
+    streams = net.children() if type(net) is Dueling else [net]
+    return all(type(stream) is Stack for stream in streams)
+
+
+def frozen(net: Stack | Dueling) -> Callable[[Tensor], Tensor]:
+    """The forward pass of ``net`` without the lookups of modules and parameters."""
+    if isinstance(net, Dueling):
+        parts = [frozen(stack) for stack in net.children()]  # type: ignore[arg-type]
+        return partial(_run_streams, torch.cat, *parts)
     steps: list[Callable[[Tensor], Tensor]] = []
-    for layer in stack:
+    for layer in net:
         if isinstance(layer, nn.Linear):
             linear = _linear
             if layer.weight.device.type == "cpu":
@@ -171,6 +181,11 @@ def _run(steps: list[Callable[[Any], Any]], x: Any) -> Any:
     for step in steps:
         x = step(x)
     return x
+
+
+def _run_streams(cat: Callable[..., Any], trunk: Any, value: Any, advantage: Any, x: Any) -> Any:
+    x = trunk(x)
+    return cat([value(x), advantage(x)], -1)
 
 
 def _linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
@@ -191,10 +206,19 @@ def _narrow_linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
 
 def in_numpy(policy: NetPolicy, num_rows: int) -> Callable[[Array], Array] | None:
     """``policy.output`` for ``num_rows`` rows in NumPy; None if torch is faster or NumPy lacks a layer."""
+    run = net_in_numpy(policy.net, num_rows)
+    if run is None or not isinstance(policy.norm, ObsNorm):
+        return run
+    norm = partial(_normalize, policy.norm.mean.numpy(), policy.norm.inv_std.numpy(), policy.norm.clip)
+    return partial(_run, [norm, run])
+
+
+def net_in_numpy(net: Stack | Dueling, num_rows: int) -> Callable[[Array], Array] | None:
+    if isinstance(net, Dueling):
+        parts = [net_in_numpy(stack, num_rows) for stack in net.children()]  # type: ignore[arg-type]
+        return None if None in parts else partial(_run_streams, np.concatenate, *parts)
     steps: list[Callable[[Array], Array]] = []
-    if isinstance(policy.norm, ObsNorm):
-        steps.append(partial(_normalize, policy.norm.mean.numpy(), policy.norm.inv_std.numpy(), policy.norm.clip))
-    for layer in policy.net:
+    for layer in net:
         if isinstance(layer, nn.Linear) and layer.weight.device.type == "cpu":
             if num_rows > (MAX_NUMPY_ROWS if layer.weight.numel() <= MAX_NUMPY_WEIGHTS else FEW_ROWS):
                 return None

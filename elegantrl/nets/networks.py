@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..imports import find, is_import_path
 from ..tree import Tree
 from ..types import vector_dim
-from .layers import Activation, Init, Stack, mlp
+from .layers import ACTIVATIONS, Activation, Init, Stack, mlp
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +55,31 @@ def linear_layers(obs: Tree, num_outputs: int, net: NetSpec, head_gain: float = 
 
 
 NETWORKS = {"mlp": linear_layers}
+
+
+class Dueling(nn.Module):
+    """A shared trunk, then a stream for the state value and one for the advantages: [B, ...] -> [B, 1 + A]."""
+
+    def __init__(self, trunk: nn.Module, value: nn.Module, advantage: nn.Module):
+        super().__init__()
+        self.trunk, self.value, self.advantage = trunk, value, advantage
+
+    def forward(self, x: Tree) -> Tensor:
+        x = self.trunk(x)
+        return torch.cat([self.value(x), self.advantage(x)], -1)
+
+
+def build_dueling(obs: Tree, num_choices: int, net: NetSpec, normed: bool) -> Dueling:
+    """Streams with a hidden layer of their own (arXiv:1511.06581, figure 1): the last width belongs to the streams, the
+    others to the trunk. Of a network that is named by import path each stream is one, and nothing is shared."""
+    if net.imports():
+        return Dueling(nn.Identity(), net.build(obs, 1, normed=normed), net.build(obs, num_choices, normed=normed))
+    shared, last = (vector_dim(obs), *net.hidden[:-1]), net.hidden[-1:]
+    trunk = list(mlp(shared, net.activation, init=net.init, head_gain=math.sqrt(2), normed=normed))
+    if trunk:  # between two linear layers
+        trunk += [nn.LayerNorm(shared[-1])] * normed + [ACTIVATIONS[net.activation]()]
+    value, advantage = (
+        mlp((shared[-1], *last, num_outputs), net.activation, init=net.init, normed=normed)
+        for num_outputs in (1, num_choices)
+    )
+    return Dueling(Stack(*trunk), value, advantage)

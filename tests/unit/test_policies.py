@@ -145,20 +145,35 @@ def test_dueling_is_value_plus_centred_advantage() -> None:
     # Guards against: D5, one coin for all lanes, an epsilon without a schedule, a duelling stream without a gradient or
     # without its mean taken off.
     policy = q_policy(obs_dim=1, action_dim=3, hidden=(), dueling=True)
-    with torch.no_grad():
-        policy.net[0].weight.zero_()
-        policy.net[0].bias.copy_(torch.tensor([10.0, 1.0, 2.0, 6.0]))  # V = 10, A = 1, 2, 6 with mean 3
+    for stream_, biases in ((policy.net.value, [10.0]), (policy.net.advantage, [1.0, 2.0, 6.0])):  # their mean is 3
+        with torch.no_grad():
+            stream_[0].weight.zero_()
+            stream_[0].bias.copy_(torch.tensor(biases))
     torch.testing.assert_close(policy.q(torch.zeros(1, 1)), torch.tensor([[8.0, 9.0, 13.0]]))
 
 
 def test_both_streams_of_a_dueling_network_learn() -> None:
     # Guards against: D5, one coin for all lanes, an epsilon without a schedule, a duelling stream without a gradient or
     # without its mean taken off.
-    policy = q_policy(obs_dim=3, action_dim=4, hidden=(5,), dueling=True)
+    policy = q_policy(obs_dim=3, action_dim=4, hidden=(6, 5), dueling=True)
     loss = policy.q(torch.randn(7, 3, generator=stream()))[:, 1].square().sum()
-    (grad,) = torch.autograd.grad(loss, [policy.net[2].weight])
-    assert grad.shape[0] == 5
-    assert (grad.abs().sum(1) > 0).all()  # the value row and every advantage row
+    grads = torch.autograd.grad(loss, list(policy.net.parameters()))
+    assert all(bool(grad.any()) for grad in grads)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_the_streams_of_a_dueling_network_have_a_hidden_layer_each(layer_norm: bool) -> None:
+    # C6: with one linear head the state value adds nothing that advantages cannot express.
+    policy = q_policy(obs_dim=3, action_dim=4, hidden=(6, 5), dueling=True, layer_norm=layer_norm)
+    shapes = {name: tuple(p.shape) for name, p in policy.net.named_parameters() if "weight" in name and p.dim() == 2}
+    last = 3 if layer_norm else 2
+    assert shapes == {
+        "trunk.0.weight": (6, 3),
+        "value.0.weight": (5, 6),
+        f"value.{last}.weight": (1, 5),
+        "advantage.0.weight": (5, 6),
+        f"advantage.{last}.weight": (4, 5),
+    }
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 from ...tree import Tree
 from ...types import ActionSpec
 from ..distributions import choice
-from ..networks import NetSpec
+from ..networks import NetSpec, build_dueling
 from .base import Draw, NetPolicy
 
 
@@ -28,8 +28,10 @@ class QPolicy(NetPolicy):
     ):
         super().__init__(obs, action, net)
         self.dueling = dueling
-        # One output more: the state value, in front of the advantages.
-        self.net = net.build(obs, self.action_dim + dueling, normed=layer_norm)
+        if dueling:  # one output more: the state value, in front of the advantages
+            self.net = build_dueling(obs, self.action_dim, net, layer_norm)
+        else:
+            self.net = net.build(obs, self.action_dim, normed=layer_norm)
         self.register_buffer("epsilon", torch.ones(()))
 
     def q(self, obs: Tree) -> Tensor:
