@@ -57,6 +57,7 @@ class ByHand:
         self._schedule()
         if not at_random:
             self.steps += rollout.reward.numel()
+        self.agent.see(rollout)
         self.last = Explored(rollout, with_logprobs=self.agent.memory == "rollout")
         return self.last
 
@@ -74,6 +75,11 @@ class ByHand:
             raise ConfigError(
                 f"the agent is built for state_dim={here.obs_dim} and {describe(here.action)}, but {env.env_name} has"
                 f" state_dim={there.obs_dim} and {describe(there.action)}"
+            )
+        if self.agent.h_term is not None and here.num_envs != there.num_envs:
+            raise ConfigError(
+                f"the trajectories of the H-term are kept for num_envs={here.num_envs}, but {env.env_name} has"
+                f" num_envs={there.num_envs}; explore it before anything else is asked of this agent"
             )
 
     @property

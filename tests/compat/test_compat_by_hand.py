@@ -220,6 +220,25 @@ def test_an_agent_for_another_environment_says_so():
     assert AgentPPO(args.net_dims, 4, 2, args=args).select_action(np.zeros(4)) in (0, 1)
 
 
+def test_exploring_shows_the_agent_what_a_run_would_show_it():
+    """The H-term's trajectories and the statistics of observations."""
+    env = build_env("Pendulum-v1", {"num_envs": 2})
+    agent = elegantrl.AgentSAC_H([16], 3, 1)
+    agent.state_value_tau = 0.1
+    before = agent_copy_of_norm(agent, env)
+    agent.explore_env(env, 400)
+    core = agent._by_hand.agent
+    assert not torch.equal(core.policy.norm.mean, before)
+    assert len(core.h_term.trajectories.state_dict()["reward"]) > 0
+    with pytest.raises(ConfigError, match=r"kept for num_envs=2, but Pendulum-v1 has num_envs=1"):
+        agent.explore_env(build_env("Pendulum-v1"), 5)
+
+
+def agent_copy_of_norm(agent, env):
+    agent.explore_env(env, 1)
+    return agent._by_hand.agent.policy.norm.mean.clone()
+
+
 def test_methods_within_an_update_say_where_to_change_it():
     with pytest.raises(AttributeError, match=r"has no update_objectives: update_net does a whole update; .*register"):
         _ = AgentPPO().update_objectives
