@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config.run import RunConfig as RunConfig
     from .envs import make_env as make_env
-    from .envs.vec_env import check_env as check_env
+    from .envs.check import check_env as check_env
     from .errors import ElegantRLError as ElegantRLError
     from .registry import register_agent as register_agent
     from .runtime.run import RunResult as RunResult
@@ -26,7 +26,7 @@ _MODULES = {
     "RunConfig": ".config.run",
     "RunResult": ".runtime.run",
     "TrainedPolicy": ".store.trained",
-    "check_env": ".envs.vec_env",
+    "check_env": ".envs.check",
     "make_env": ".envs",
     "register_agent": ".registry",
 }

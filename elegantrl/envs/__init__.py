@@ -6,11 +6,13 @@ make_env("envpool:Hopper-v4", 64)           EnvPool
 make_env("my_package.reach:Reach", 16)      anything importable
 """
 
+from .check import check_env
 from .envpool import EnvPoolVecEnv
 from .gymnasium import GymVecEnv
 from .make import env_names, make_env, register_env
 from .tensor import CartPoleVecEnv, ChasingVecEnv, PendulumVecEnv, TensorEnv
-from .vec_env import Exactness, VecEnv, check_env
+from .tutorial import TutorialVecEnv
+from .vec_env import Exactness, VecEnv
 from .vector import GymVectorVecEnv, VectorEntryEnv
 
 __all__ = [
@@ -28,4 +30,5 @@ __all__ = [
     "GymVectorVecEnv",
     "VectorEntryEnv",
     "EnvPoolVecEnv",
+    "TutorialVecEnv",
 ]

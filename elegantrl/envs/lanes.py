@@ -19,12 +19,15 @@ def lanes_of(env: Any, num_envs: int, name: str) -> list[Any]:
     """``env`` itself and ``num_envs - 1`` independent copies of it."""
     lanes = [env]
     while len(lanes) < num_envs:
-        lanes.append(_copy_of(env, name))
+        lanes.append(copy_of(env, name))
     return lanes
 
 
-def _copy_of(env: Any, name: str) -> Any:
-    if getattr(env, "spec", None) is not None:
+def copy_of(env: Any, name: str) -> Any:
+    """An independent environment like ``env``, single or vector, as it was made."""
+    if isinstance(env, gym.vector.VectorEnv) and hasattr(env, "env_fns"):  # one in processes cannot be deep-copied
+        return gym.vector.SyncVectorEnv(env.env_fns, autoreset_mode=env.metadata["autoreset_mode"])
+    if not isinstance(env, gym.vector.VectorEnv) and getattr(env, "spec", None) is not None:
         try:
             return gym.make(env.spec, disable_env_checker=True)
         except Exception:  # a wrapper that is not part of the spec; a deep copy may still succeed

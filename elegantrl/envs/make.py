@@ -1,4 +1,4 @@
-"""From whatever names an environment to a ``VecEnv``, with one sentence for each way in which that can fail."""
+"""From the name, class, function or instance of an environment to a ``VecEnv``, with one sentence for each failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
@@ -19,6 +19,7 @@ from .gymnasium import GymVecEnv
 from .hints import suggest
 from .lanes import lanes_of
 from .tensor import CartPoleVecEnv, ChasingVecEnv, PendulumVecEnv
+from .tutorial import TutorialVecEnv, is_tutorial_env
 from .vec_env import VecEnv
 from .vector import CARTPOLE_ENTRY_POINT, GymVectorVecEnv, VectorEntryEnv
 
@@ -51,53 +52,64 @@ def env_names() -> list[tuple[str, str]]:
     return names
 
 
-def make_env(
-    env: Any, num_envs: int = 1, *, device: torch.device | str = "cpu", first_slot: int | None = None, **kwargs: Any
-) -> VecEnv:
-    """``env`` as a ``VecEnv`` of ``num_envs`` lanes; ``kwargs`` go to whatever constructs it.
+class _Wanted(NamedTuple):
+    """How the environment of a call to ``make_env`` shall be made."""
 
-    A class or function that takes ``slot`` is told which environment of the run it makes, counted from ``first_slot``;
-    those of an evaluation have no number.
+    num_envs: int
+    device: torch.device | str
+    first_slot: int | None
+    masks: bool
+
+
+def make_env(
+    env: Any,
+    num_envs: int = 1,
+    *,
+    device: torch.device | str = "cpu",
+    first_slot: int | None = None,
+    masks: bool = False,
+    **kwargs: Any,
+) -> VecEnv:
+    """``env`` as a ``VecEnv`` of ``num_envs`` lanes; ``kwargs`` go to its constructor.
 
     ``env`` is a registered name, a Gymnasium id, ``envpool:ID``, ``module.path:attribute``, a class, a function, or an
     instance of ``gymnasium.Env``, ``gymnasium.vector.VectorEnv`` or ``VecEnv``.
+
+    A class or function that takes ``slot`` gets the number of the environment within the run, counted from
+    ``first_slot``; environments of an evaluation have none. ``masks=True`` gives observations as ``Obs`` with the
+    actions that may be taken; without it masks are left out, since no built-in agent uses them yet.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs={num_envs} is too small; an environment has at least 1 lane")
+    wanted = _Wanted(num_envs, device, first_slot, masks)
     if isinstance(env, str):
-        return _make_named(env, num_envs, device, first_slot, kwargs)
+        return _make_named(env, wanted, kwargs)
     if isinstance(env, type) or (callable(env) and not hasattr(env, "step")):
-        return _make_called(env, getattr(env, "__name__", type(env).__name__), num_envs, device, first_slot, kwargs)
+        return _make_called(env, getattr(env, "__name__", type(env).__name__), wanted, kwargs)
     if kwargs:
         raise ConfigError(f"settings {sorted(kwargs)} come too late for an instance; pass its class instead")
-    return _adapt(env, None, num_envs, device, lambda: lanes_of(env, num_envs, type(env).__name__))
+    return _adapt(env, None, wanted, lambda: lanes_of(env, num_envs, type(env).__name__))
 
 
-def _make_named(
-    name: str, num_envs: int, device: torch.device | str, first_slot: int | None, kwargs: dict[str, Any]
-) -> VecEnv:
+def _make_named(name: str, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
     if name in _factories:
-        return _make_called(_factories[name], name, num_envs, device, first_slot, kwargs)
+        return _make_called(_factories[name], name, wanted, kwargs)
     if name.startswith("envpool:"):
-        return EnvPoolVecEnv(name.removeprefix("envpool:"), num_envs, device, **kwargs)
+        return EnvPoolVecEnv(name.removeprefix("envpool:"), wanted.num_envs, wanted.device, **kwargs)
     module_name, _, attribute = name.rpartition(":")
     if module_name:
         module = _imported(module_name, name)
         if attribute not in gym.registry:
-            return _make_called(_attribute(module, attribute, name), name, num_envs, device, first_slot, kwargs)
-    return _make_gymnasium(_gymnasium_spec(attribute), num_envs, device, kwargs)
+            return _make_called(_attribute(module, attribute, name), name, wanted, kwargs)
+    return _make_gymnasium(_gymnasium_spec(attribute), wanted, kwargs)
 
 
-def _make_called(
-    factory: Callable[..., Any],
-    name: str,
-    num_envs: int,
-    device: torch.device | str,
-    first_slot: int | None,
-    kwargs: dict[str, Any],
-) -> VecEnv:
+def _make_called(factory: Callable[..., Any], name: str, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
     """Call ``factory`` with the lanes and the device if it takes them, else once per lane."""
-    offered, taken = {"num_envs": num_envs, "device": device}, _parameters(factory)
+    num_envs, first_slot = wanted.num_envs, wanted.first_slot
+    offered, taken = {"num_envs": num_envs, "device": wanted.device}, _parameters(factory)
+    if "env_num" in taken and "num_envs" not in taken:  # the tutorial's word for it
+        offered["env_num"] = num_envs
     if not (isinstance(factory, type) and issubclass(factory, VecEnv)):
         offered = {key: value for key, value in offered.items() if key in taken}
 
@@ -115,24 +127,45 @@ def _make_called(
             raise SpecError(f"environment {name!r} cannot be made: {format_error(error)}") from error
 
     first = call(0)
-    return _adapt(first, name, num_envs, device, lambda: [first, *map(call, range(1, num_envs))])
+    return _adapt(first, name, wanted, lambda: [first, *map(call, range(1, num_envs))])
 
 
-def _adapt(
-    env: Any, name: str | None, num_envs: int, device: torch.device | str, lanes: Callable[[], list[Any]]
-) -> VecEnv:
+def _adapt(env: Any, name: str | None, wanted: _Wanted, lanes: Callable[[], list[Any]]) -> VecEnv:
     """``env`` itself if it has lanes of its own, else a ``VecEnv`` of ``lanes``."""
     if isinstance(env, VecEnv):
-        _require_lanes(env.spec.name, env.spec.num_envs, num_envs)
+        _require_lanes(env.spec.name, env.spec.num_envs, wanted.num_envs)
         return env
     if isinstance(env, gym.vector.VectorEnv):
-        _require_lanes(name or type(env).__name__, env.num_envs, num_envs)
-        return GymVectorVecEnv(env, name, device)
-    return GymVecEnv(lanes(), name, device)
+        _require_lanes(name or type(env).__name__, env.num_envs, wanted.num_envs)
+        if env.unwrapped is env and env.spec is not None and not hasattr(env, "env_fns"):
+            return _make_gymnasium(_gymnasium_spec(env.spec.id), *_as_made(env, wanted))
+        return GymVectorVecEnv(env, name, wanted.device, wanted.masks)
+    if hasattr(env, "step_async") and hasattr(env, "step_wait"):
+        raise SpecError(
+            f"environment {type(env).__name__!r} is a vector environment of Stable-Baselines3, which does not keep the"
+            f" last observation apart; pass the id, class or function of the single environment and num_envs"
+        )
+    if is_tutorial_env(env):
+        made = TutorialVecEnv(env, name, wanted.device)
+        _require_lanes(made.spec.name, made.spec.num_envs, wanted.num_envs)
+        return made
+    return GymVecEnv(lanes(), name, wanted.device, wanted.masks)
+
+
+def _as_made(env: gym.vector.VectorEnv[Any, Any, Any], wanted: _Wanted) -> tuple[_Wanted, dict[str, Any]]:
+    """What made a vector environment of ``gymnasium.make_vec`` that has a class of its own.
+
+    Such a class spends a step of each lane on its reset and cannot reset single lanes, so the environments are made
+    again from its spec.
+    """
+    settings = dict(env.spec.kwargs) if env.spec is not None else {}
+    made_by = {"num_envs", "vectorization_mode", "vector_kwargs"}
+    kwargs = {key: value for key, value in settings.items() if key not in made_by}
+    return wanted._replace(num_envs=env.num_envs), kwargs
 
 
 def _require_lanes(name: str, found: int, asked: int) -> None:
-    # An instance that comes with its lanes need not be told their number: 1 is what a caller leaves unsaid.
+    # An instance has its number of lanes already: 1 is the default of a caller that did not name one.
     if asked not in (1, found):
         raise ConfigError(f"environment {name!r} comes with num_envs={found}, but num_envs={asked} was asked for")
 
@@ -187,8 +220,14 @@ def _unknown(name: str) -> SpecError:
     return SpecError(f"unknown environment {name!r}; {suggest(name, [*_factories, *gym.registry], otherwise)}")
 
 
-def _make_gymnasium(spec: Any, num_envs: int, device: torch.device | str, kwargs: dict[str, Any]) -> VecEnv:
-    if num_envs > 1 and spec.vector_entry_point == CARTPOLE_ENTRY_POINT and kwargs.keys() <= {"max_episode_steps"}:
+def _make_gymnasium(spec: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
+    num_envs, device = wanted.num_envs, wanted.device
+    if (
+        num_envs > 1
+        and not wanted.masks
+        and spec.vector_entry_point == CARTPOLE_ENTRY_POINT
+        and kwargs.keys() <= {"max_episode_steps"}
+    ):
         settings = {"max_episode_steps": spec.max_episode_steps, **kwargs}
         return VectorEntryEnv(num_envs, spec.id, device, target_return=spec.reward_threshold, **settings)
     # A spec instead of an id spares Gymnasium's coloured remarks; lanes are always reset before they are stepped.
@@ -200,7 +239,7 @@ def _make_gymnasium(spec: Any, num_envs: int, device: torch.device | str, kwargs
         raise _missing(spec, error) from error
     except (TypeError, gym.error.Error) as error:
         raise ConfigError(f"environment {spec.id!r} cannot be made with {kwargs}: {_one_line(error)}") from error
-    return GymVecEnv(lanes, spec.id, device)
+    return GymVecEnv(lanes, spec.id, device, wanted.masks)
 
 
 def _missing(spec: Any, error: Exception) -> SpecError | ConfigError:

@@ -19,6 +19,8 @@ from .. import __version__
 from ..config.run import RunConfig
 from ..devices import pick_device
 from ..envs import make_env
+from ..envs.lanes import copy_of
+from ..envs.tutorial import is_tutorial_env, num_lanes
 from ..envs.vec_env import VecEnv, try_one_step
 from ..errors import BudgetSpent, CheckpointError, ConfigError
 from ..execute.base import Executor, Needs
@@ -258,7 +260,9 @@ def own_lanes(source: Any) -> int | None:
     """The number of lanes of an instance that comes with them."""
     if isinstance(source, VecEnv):
         return source.spec.num_envs
-    return source.num_envs if isinstance(source, gymnasium.vector.VectorEnv) else None
+    if isinstance(source, gymnasium.vector.VectorEnv) or is_tutorial_env(source):
+        return num_lanes(source)
+    return None
 
 
 def with_target(config: RunConfig, spec: EnvSpec) -> RunConfig:
@@ -281,7 +285,8 @@ def versions() -> dict[str, str]:
 def _copy_of_instance(env: Any) -> Any:
     """A second environment like this one, for evaluation."""
     try:
-        return copy.deepcopy(env)
+        is_vector = isinstance(env, gymnasium.vector.VectorEnv)
+        return copy_of(env, type(env).__name__) if is_vector else copy.deepcopy(env)
     except Exception as error:
         raise ConfigError(
             f"evaluation needs environments of its own and {type(env).__name__} cannot be copied ({error});"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -14,8 +15,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from elegantrl.envs import VecEnv, check_env, make_env
-from elegantrl.types import Step
+from elegantrl import tree
+from elegantrl.envs import TensorEnv, VecEnv, check_env, make_env
+from elegantrl.types import ActionSpec, Leaf, Obs, Step
 
 
 class Counting(gym.Env[Any, Any]):
@@ -60,6 +62,76 @@ class OldCounting:
         return obs, reward, terminated or truncated, {**info, "TimeLimit.truncated": truncated and not terminated}
 
 
+class Tree(Counting):
+    """``Counting`` with a space, an observation and actions of choice; its infos hold the mask of its actions."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        picture, vector = gym.spaces.Box(0, 255, (3, 4, 2), np.uint8), Counting.observation_space
+        mask = gym.spaces.Box(0, 1, (3,), np.int8)
+        parts = {"picture": picture, "place": gym.spaces.Discrete(11), "pair": gym.spaces.Tuple([vector, vector])}
+        self.observation_space: Any = {
+            "picture": picture,
+            "dict": gym.spaces.Dict(parts),
+            "tuple": gym.spaces.Tuple([picture, gym.spaces.MultiBinary(2)]),
+            "mask key": gym.spaces.Dict({"observation": vector, "action_mask": mask}),
+        }.get(kind, vector)
+        self.action_space: Any = gym.spaces.MultiDiscrete([3, 2]) if kind == "choices" else gym.spaces.Discrete(3)
+
+    def mask(self) -> Any:
+        return np.array([True, self.count % 2 == 0, False])
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        *result, info = super().step(action)
+        return *result, {**info, "action_mask": self.mask()}  # type: ignore[return-value]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed)[0], {"action_mask": self.mask()}
+
+    def _obs(self) -> Any:
+        vector = super()._obs()
+        picture = np.full((3, 4, 2), 10 * self.count + self.length, dtype=np.uint8)
+        return {
+            "picture": picture,
+            "dict": {"place": self.count, "picture": picture, "pair": (vector, vector + 1)},
+            "tuple": (picture, np.array([self.count % 2, 1], dtype=np.int8)),
+            "mask key": {"observation": vector, "action_mask": self.mask().astype(np.int8)},
+        }.get(self.kind, vector)
+
+
+class MaskMethod(Tree):
+    def action_masks(self) -> Any:
+        return self.mask()
+
+
+class TensorTree(TensorEnv):
+    """Two agents with a picture each, masks, a global state and a reward for each agent."""
+
+    obs: Any = Obs(
+        {"picture": Leaf((2, 3, 3), "uint8"), "id": Leaf((2,), "int64")},
+        Leaf((2, 5), "bool"),  # type: ignore[arg-type]
+        Leaf((4,)),  # type: ignore[arg-type]
+        Leaf((2,), "bool"),  # type: ignore[arg-type]
+    )
+    action = ActionSpec(choices=(3, 2))
+    num_agents = 2
+    max_episode_steps = 9
+
+    def initial(self, num_rows: int) -> Tensor:
+        return torch.rand(num_rows, 4, generator=self.generator)
+
+    def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        state = (state + 0.1 + 0.1 * action.float().mean((1, 2)).unsqueeze(1)).remainder(2)
+        return state, state[:, :2], state[:, 0] > 1.9
+
+    def observe(self, state: Tensor) -> Obs:
+        picture = (state[:, :2] * 99).to(torch.uint8)[..., None, None].expand(-1, 2, 3, 3)
+        mask = (state.sum(1) > 2)[:, None, None] | torch.tensor([True, False, False, True, False]).expand(2, 5)
+        ones = torch.ones(len(state), 2, dtype=torch.bool)
+        return Obs({"picture": picture, "id": ones.long().cumsum(1)}, mask, state, ones)
+
+
 def cartpole() -> Any:
     return gym.make("CartPole-v1", disable_env_checker=True)
 
@@ -90,6 +162,22 @@ ENVS: dict[str, Callable[[], VecEnv]] = {
     "Chasing": lambda: make_env("Chasing", 3, max_episode_steps=30),
 }
 
+for _kind in ("picture", "dict", "tuple", "choices"):
+    ENVS[f"{_kind} lanes"] = partial(make_env, Tree, 3, kind=_kind)
+    ENVS[f"{_kind} sync"] = partial(sync, partial(Tree, _kind), AutoresetMode.SAME_STEP)
+    ENVS[f"{_kind} processes"] = lambda kind=_kind: make_env(  # type: ignore[misc]
+        AsyncVectorEnv([partial(Tree, kind)] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+    )
+
+MASKED: dict[str, Callable[[], VecEnv]] = {
+    "mask key": lambda: make_env(Tree, 3, kind="mask key", masks=True),
+    "mask method": lambda: make_env(MaskMethod, 3, kind="vector", masks=True),
+    "mask info": lambda: make_env(Tree, 3, kind="vector", masks=True),
+    "mask key sync": lambda: make_env(SyncVectorEnv([partial(Tree, "mask key")] * 3), masks=True),
+}
+ENVS |= MASKED
+ENVS["tensor team"] = lambda: make_env(TensorTree, 3)
+
 COUNTING: dict[str, Callable[[], VecEnv]] = {
     "lanes": lambda: make_env(Counting, 4),
     "instance": lambda: make_env(Counting(), 3),
@@ -117,7 +205,7 @@ def factory(request: pytest.FixtureRequest) -> Iterator[Callable[[], VecEnv]]:
 
 def actions_of(env: VecEnv, steps: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return env.spec.action.random((steps, env.spec.num_envs), generator)
+    return env.spec.action.random((steps, env.spec.num_envs, *env.spec.team), generator)
 
 
 def run(env: VecEnv, actions: Tensor) -> list[Step]:
@@ -125,7 +213,39 @@ def run(env: VecEnv, actions: Tensor) -> list[Step]:
 
 
 def same(left: list[Step], right: list[Step]) -> bool:
-    return all(torch.equal(a, b) for x, y in zip(left, right, strict=True) for a, b in zip(x[:5], y[:5], strict=True))
+    return all(equal(x[:5], y[:5]) for x, y in zip(left, right, strict=True))
+
+
+def equal(one: Any, other: Any) -> bool:
+    return all(map(torch.equal, tree.leaves(one), tree.leaves(other)))
+
+
+def test_shapes_types_and_values_of_trees() -> None:
+    env = make_env(Tree, 2, kind="dict")
+    vector = Leaf((2,))
+    place = Leaf((11,))
+    assert env.spec.obs == {"picture": Leaf((3, 4, 2), "uint8"), "place": place, "pair": (vector, vector)}
+    env.reset(0)
+    step = env.step(torch.zeros(2, dtype=torch.int64))
+    assert step.obs["picture"].dtype == torch.uint8 and step.obs["place"].argmax(1).tolist() == [1, 1]
+    length = step.obs["pair"][0][:, 1]
+    assert torch.equal(step.obs["picture"][:, 0, 0, 0], 10 + length.byte())
+    assert torch.equal(step.obs["pair"][1][:, 1], length + 1)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_are_part_of_the_observation_if_asked_for(name: str) -> None:
+    env = MASKED[name]()
+    assert env.spec.obs == Obs(Leaf((2,)), Leaf((3,), "bool"))  # type: ignore[arg-type]
+    env.reset(0)
+    for _ in range(9):
+        step = env.step(torch.zeros(3, dtype=torch.int64))
+        for obs in (step.obs, step.next_obs):
+            if name.endswith("sync") or not (step.terminated | step.truncated).any() or obs is step.obs:
+                assert torch.equal(obs.mask[:, 1], obs.seen[:, 0] % 2 == 0) and not obs.mask[:, 2].any()
+    plain = make_env(Tree, 3, kind="mask key")
+    assert plain.spec.obs == Leaf((2,)), "without masks the observation alone is left"
+    env.close()
 
 
 def test_contract(factory: Callable[[], VecEnv]) -> None:
@@ -135,7 +255,7 @@ def test_contract(factory: Callable[[], VecEnv]) -> None:
 def test_two_instances_agree_and_seeds_matter(factory: Callable[[], VecEnv]) -> None:
     env, other = factory(), factory()
     actions = actions_of(env, 40)
-    assert torch.equal(env.reset(7), other.reset(7))
+    assert equal(env.reset(7), other.reset(7))
     history = run(env, actions)
     assert same(history, run(other, actions))
     other.reset(8)
@@ -148,10 +268,10 @@ def test_lanes_have_streams_of_their_own(factory: Callable[[], VecEnv]) -> None:
         pytest.skip("one lane")
     obs = env.reset(0)
     actions = actions_of(env, 40)
-    history = run(env, actions[:, :1].expand_as(actions))
-    seen = torch.stack([obs, *(step.next_obs for step in history)])
+    history = run(env, actions[:, :1].expand_as(actions).contiguous())
+    seen = tree.stack([obs, *(step.next_obs for step in history)])
     for lane in range(1, env.spec.num_envs):
-        assert not torch.equal(seen[:, 0], seen[:, lane])
+        assert not equal(*(tree.rows(seen, (slice(None), i)) for i in (0, lane)))
 
 
 def test_a_fresh_instance_continues_from_a_state(factory: Callable[[], VecEnv]) -> None:
@@ -164,11 +284,11 @@ def test_a_fresh_instance_continues_from_a_state(factory: Callable[[], VecEnv]) 
     obs = fresh.load_state_dict(state)
     assert fresh.exactness == env.exactness
     if env.exactness == "episode":
-        assert not torch.equal(obs, env.reset(1)), "a resume must not repeat the first episodes"
-        assert torch.equal(obs, third.load_state_dict(state))
+        assert not equal(obs, env.reset(1)), "a resume must not repeat the first episodes"
+        assert equal(obs, third.load_state_dict(state))
         assert same(run(fresh, later), run(third, later))
     else:
-        assert torch.equal(obs, last.obs)
+        assert equal(obs, last.obs)
         middle = run(env, later[:20])
         assert same(middle, run(fresh, later[:20]))
         # The state of a resumed instance is as good as that of the first.

@@ -19,7 +19,7 @@ from elegantrl import tree
 from elegantrl.agents.base import Agent, AgentConfig
 from elegantrl.agents.off_policy import ReplayConfig
 from elegantrl.agents.ppo import PPOConfig
-from elegantrl.envs.vec_env import VecEnv, check_env
+from elegantrl.envs import VecEnv, check_env
 from elegantrl.errors import SpecError
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.packing import TREE, pack
