@@ -20,10 +20,10 @@ from elegantrl.registry import agent_names, find_agent, register_agent
 from elegantrl.types import ActionSpec, Rollout
 
 QUICK: dict[str, dict[str, Any]] = {
-    "ppo": {"env": "TensorCartPole", "max_steps": 12_000, "better_than": 150.0},
-    "a2c": {"env": "TensorCartPole", "max_steps": 30_000, "better_than": 150.0},
-    "dqn": {"env": "TensorCartPole", "max_steps": 16_000, "better_than": 100.0},
-    "sac": {"env": "TensorPendulum", "max_steps": 5_000, "better_than": -500.0},
+    "ppo": {"env": "TensorCartPole", "max_steps": 30_000, "better_than": 400.0},
+    "a2c": {"env": "TensorCartPole", "max_steps": 120_000, "better_than": 400.0},
+    "dqn": {"env": "TensorCartPole", "max_steps": 40_000, "better_than": 400.0},
+    "sac": {"env": "TensorPendulum", "max_steps": 6_000, "better_than": -250.0},
 }
 
 

@@ -436,3 +436,13 @@ def test_initial_policy_is_nearly_uniform_and_finite(make_spec: MakeSpec) -> Non
     agent = build(make_spec("discrete", action_dim=4))
     entropy = agent.policy.dist(torch.randn(20, 3, generator=torch.Generator().manual_seed(0))).entropy()
     assert (entropy > math.log(4) - 1e-2).all()
+
+
+@pytest.mark.parametrize("log_std_init", [-1.0, 0.0, 1.5])
+def test_initial_actions_spread_as_log_std_init_says(
+    make_spec: MakeSpec, make_rollout: MakeRollout, log_std_init: float
+) -> None:
+    # C9: no test noticed that the setting was ignored.
+    agent = build(make_spec("continuous"), log_std_init=log_std_init)
+    actions = make_rollout(agent, "continuous", 200, 10).action
+    assert actions.std().item() == pytest.approx(math.exp(log_std_init), rel=0.1)
