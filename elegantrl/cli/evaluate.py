@@ -19,6 +19,7 @@ from ..store.trained import TrainedPolicy
 from .parse import parse
 
 T = TypeVar("T")
+MAX_EPISODES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,8 @@ class Flags:
 
 def main(argv: list[str]) -> int:
     flags = parse(Flags, argv, "elegantrl eval")
-    if flags.episodes < 1:
-        raise ConfigError(f"--episodes {flags.episodes} is out of range: it must be >= 1")
+    if not 1 <= flags.episodes <= MAX_EPISODES:  # each has an environment of its own
+        raise ConfigError(f"--episodes {flags.episodes} is out of range: it must be >= 1 and <= {MAX_EPISODES}")
     if flags.video is not None:
         check_video_path(flags.video)
     policy = load(flags)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -85,8 +84,12 @@ class Section:
                     raise ConfigError(f"{self.section}.{f.name}={value!r} is out of range: it must be {wanted}")
 
 
+LARGEST = 2**63
+"""No setting is as large: tensors count with numbers of 64 bits."""
+
+
 def _within(value: Any, ge: float | None, gt: float | None, le: float | None, lt: float | None) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST < value < LARGEST:
         return False
     return not (
         (ge is not None and value < ge)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..config.run import RunConfig
 from ..config.yaml_text import MAX_CHARACTERS, parse_yaml
-from ..errors import CheckpointError, ConfigError, ElegantRLError
+from ..errors import CheckpointError, ConfigError
 from ..store.files import JSON_LIMIT, parse_json, read_regular
 from ..store.runlog import read_metrics
 from ..store.untrusted import CONFIG_FILE
@@ -147,7 +147,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that decide the numbers, flat; of an agent that is unknown here all of agent and environment."""
     sections: Mapping[str, Any] = {name: _section(config, name) for name in ("agent", "env")}
     if ":" not in str(sections["agent"].get("name")):  # nothing that a folder names is imported
-        with contextlib.suppress(ElegantRLError, TypeError, ValueError):
+        with contextlib.suppress(Exception):  # a config that this version does not take is compared as it is
             sections = RunConfig.from_dict(config).identity()
     flat = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
     return {name: value for name, value in flat.items() if name not in NOT_COMPARED}

@@ -40,9 +40,11 @@ def load_config(
         return RunConfig.from_yaml(text, agent_needed)
     except Refused:
         raise
-    except (CheckpointError, ValueError) as error:
+    except Exception as error:  # a file from anywhere: whatever a setting trips over, the config is unusable
         reason = " ".join(str(error).split())
-        raise CheckpointError(f"{folder}/{CONFIG_FILE} cannot be read ({reason}); is {folder} a run folder?") from None
+        raise CheckpointError(
+            f"{folder}/{CONFIG_FILE} cannot be read ({reason:.300}); is {folder} a run folder?"
+        ) from None
 
 
 class Refused(ConfigError):

@@ -293,7 +293,7 @@ def test_the_search_for_unsafe_calls_finds_them(source: str) -> None:
     assert len(unsafe_calls(source)) == 1
 
 
-PIPES = {"execute/packing.py", "execute/child.py", "execute/process.py"}
+PIPES = {"execute/packing.py", "execute/child.py", "execute/failures.py"}
 """Where messages between a process and its own children are unpickled; they come from inherited pipes alone."""
 
 

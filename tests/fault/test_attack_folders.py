@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -17,12 +18,14 @@ from safetensors.torch import save_file
 
 import elegantrl
 from elegantrl.config.yaml_text import MAX_CHARACTERS, parse_yaml
-from elegantrl.errors import CheckpointError, ConfigError, StorageError
+from elegantrl.errors import CheckpointError, ConfigError, ElegantRLError, StorageError
+from elegantrl.report.runs import read_run
 from elegantrl.runtime.run import RunResult
 from elegantrl.store.best import BEST_FILE
 from elegantrl.store.commits import Store
 from elegantrl.store.tensors import load_weights, save_weights
 from elegantrl.store.trained import TrainedPolicy
+from elegantrl.store.untrusted import load_config
 
 Run = Callable[..., RunResult]
 Cli = Callable[..., Any]
@@ -202,6 +205,26 @@ def test_hostile_yaml_is_refused_in_a_sentence(folder: Path, cli: Cli, text: str
         outcome = cli(*command)
         assert message in outcome.sentence and len(outcome.sentence) < 1000
         assert outcome.code in (2, 4)
+
+
+ABSURD = [float("inf"), float("nan"), -(10**30), 10**4000, "\0", [], {"a": 1}, [[1]], {1: 2}]
+
+
+@pytest.mark.parametrize("value", ABSURD, ids=lambda value: f"{type(value).__name__}-{str(value)[:8]}")
+def test_an_absurd_setting_is_no_traceback(folder: Path, value: Any) -> None:
+    # R16: absurd sizes gave tracebacks.
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    for section in ("agent", "env", "eval"):
+        for name, before in config[section].items():
+            config[section][name] = value
+            (folder / "config.yaml").write_text(yaml.safe_dump(config))
+            config[section][name] = before
+            with contextlib.suppress(ElegantRLError):
+                TrainedPolicy.load(folder).choose_env()
+            with contextlib.suppress(ElegantRLError):
+                load_config(folder)
+            with contextlib.suppress(ElegantRLError):
+                read_run(folder)
 
 
 def test_aliases_within_the_limits_are_yaml_as_ever() -> None:
