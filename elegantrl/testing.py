@@ -1,4 +1,4 @@
-"""What users need to test their own set-up: an environment with a fault of choice, and failpoints.
+"""For tests of your own set-up: an environment with a fault of choice, and failpoints.
 
     elegantrl train ppo elegantrl.testing:FaultEnv --env-kwargs mode=raise at_step=500 only_slots=3
 
@@ -42,7 +42,7 @@ class FaultEnv(gym.Wrapper[Any, Any, Any, Any]):
     slow               takes ``seconds`` longer
     segv               the process dies of SIGSEGV
     sigkill            the process dies of SIGKILL, as when the kernel runs out of memory
-    exit0              the process ends as if all were well
+    exit0              the process ends with exit code 0
     oom                MemoryError, by asking for more than any machine has
     leak               keeps a megabyte for ever
     stdout_flood       prints 10,000 lines
@@ -61,11 +61,11 @@ class FaultEnv(gym.Wrapper[Any, Any, Any, Any]):
         seconds: float = 0.05,
         slot: int | None = None,
     ):
-        """The fault shows at one step or reset, counted from 1 over the life of the object, and at any step with
+        """The fault occurs at one step or reset, counted from 1 over the life of the object, and at any step with
         probability ``p``.
 
-        ``only_slots`` are the environments of a run that have it; those of an evaluation then have none. With a folder
-        ``once`` it happens ``times`` times in all, however often processes start anew.
+        ``only_slots`` names the environments of a run that have it; those of an evaluation then have none. With a
+        folder ``once`` it occurs ``times`` times in all, also if processes are restarted.
         """
         if mode not in (known := {*ACTIONS, *SPOILERS}):
             raise ConfigError(f"mode={mode!r} is no fault; use one of {', '.join(sorted(known))}")
@@ -98,7 +98,7 @@ class FaultEnv(gym.Wrapper[Any, Any, Any, Any]):
         return self.spoil(*result) if fails else result
 
     def may_fail(self) -> bool:
-        """Whether this slot has the fault and it is not used up; each use leaves a file."""
+        """Whether this slot has the fault and it may occur again; each occurrence leaves a file."""
         if self.is_sound or self.folder is None:
             return not self.is_sound
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -111,12 +111,12 @@ class FaultEnv(gym.Wrapper[Any, Any, Any, Any]):
         return False
 
     def act(self) -> None:
-        """What goes wrong before the environment itself is asked."""
+        """A fault that occurs before the call of the environment itself."""
         if self.mode in ACTIONS:
             ACTIONS[self.mode](self)
 
     def spoil(self, *result: Any) -> Any:
-        """What the environment answered, with one thing wrong."""
+        """The result of the environment with one value replaced."""
         return SPOILERS[self.mode](*result) if self.mode in SPOILERS else result
 
 

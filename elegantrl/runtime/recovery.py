@@ -18,7 +18,7 @@ from ..execute.base import Executor, Future, Handle
 from ..nets.policies import PolicySpec
 from ..rng import derive_seed
 from ..types import Fragment, State
-from .requests import RESTORING, Pending, Request, WorkerRecord, last_observations, value_of
+from .requests import RESTORING, Pending, Request, WorkerRecord, last_results, value_of
 from .restarts import FaultCounts
 from .timeouts import Timeouts
 
@@ -173,14 +173,14 @@ class Recovery:
             self.diverged = True
             return False
         repeated: list[Fragment] = []
-        last_obs = worker.last_obs
+        expected = worker.last_results
         for request in worker.past:
             repeated = self.repeat(worker, request)
         for request, call in worker.pending:
             answer = value_of(call)
             if answer is not None and request.seq > worker.snapshot_seq:
-                repeated, last_obs = self.repeat(worker, request), last_observations(answer)
-        same = not repeated or all(map(torch.equal, last_observations(repeated), last_obs))
+                repeated, expected = self.repeat(worker, request), last_results(answer)
+        same = not repeated or all(map(torch.equal, last_results(repeated), expected))
         self.diverged |= not same
         return same
 

@@ -44,8 +44,8 @@ class WorkerRecord:
     """Requests whose fragments have not been taken, oldest first."""
     past: list[Request] = field(default_factory=list)
     """Requests whose fragments were taken since the snapshot: a successor repeats them."""
-    last_obs: list[Tensor] = field(default_factory=list)
-    """The observations [N, ...] of each group after the newest of these: a repetition must end there too."""
+    last_results: list[Tensor] = field(default_factory=list)
+    """Last observations and rewards of each group in the newest of these: a repetition must give the same."""
     snapshot: dict[str, State] = field(default_factory=dict)
     snapshot_seq: int = -1
     """The newest request whose effects are in the snapshot."""
@@ -89,9 +89,11 @@ def by_address(fragment: Fragment) -> tuple[int, int]:
     return fragment.seq, fragment.slot_group
 
 
-def last_observations(fragments: list[Fragment]) -> list[Tensor]:
-    """Copies of the last observations [N, ...] of each group, leaf by leaf."""
-    return [x[-1].clone() for fragment in fragments for x in leaves(fragment.rollout.next_obs)]
+def last_results(fragments: list[Fragment]) -> list[Tensor]:
+    """Copies of the last observations [N, ...], leaf by leaf, and the rewards [T, N] of each group: state of an
+    environment that outlives its episodes may show in rewards alone."""
+    rollouts = [fragment.rollout for fragment in fragments]
+    return [x.clone() for rollout in rollouts for x in (*(y[-1] for y in leaves(rollout.next_obs)), rollout.reward)]
 
 
 def pack_fragment(fragment: Fragment) -> State:

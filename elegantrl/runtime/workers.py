@@ -30,7 +30,7 @@ from .requests import (
     WorkerRecord,
     answered_before,
     by_address,
-    last_observations,
+    last_results,
     pack_fragment,
     split_groups,
     unpack_fragment,
@@ -169,7 +169,7 @@ class WorkerPool:
         if self.executor.isolates:
             if request.seq > worker.snapshot_seq:
                 worker.past.append(request)
-            worker.last_obs = last_observations(part)
+            worker.last_results = last_results(part)
         fresh = [fragment for fragment in part if self.version - fragment.version <= self.max_lag]
         if len(fresh) < len(part):
             self.counts.steps_stale += sum(fragment.rollout.num_steps for fragment in part)

@@ -17,7 +17,8 @@ from elegantrl.envs import VecEnv, make_env
 from elegantrl.envs.episode_log import EpisodeLog, digest
 from elegantrl.envs.lane_state import LaneState, decode, encode
 from elegantrl.errors import SpecError
-from elegantrl.types import Step
+from elegantrl.runtime.requests import last_results
+from elegantrl.types import Episodes, Fragment, Rollout, Step
 
 
 class Drifting(gym.Env[Any, Any]):
@@ -152,3 +153,14 @@ def test_the_log_holds_arrays_and_releases_whole_chunks(monkeypatch: pytest.Monk
     assert log.actions_of(0, 29, np.dtype(np.int64)).tolist() == [29] and not log._chunks  # type: ignore[union-attr]
     log.drop_before(30)
     assert log.actions_of(0, 30, np.dtype(np.int64)).tolist() == []  # type: ignore[union-attr]
+
+
+def test_a_replaced_worker_is_compared_by_rewards_too() -> None:
+    # R4: a worker that repeated its steps with other rewards counted as the same.
+    obs, flags = torch.zeros(3, 2, 4), torch.zeros(3, 2, dtype=torch.bool)
+    rollouts = [
+        Rollout(obs, flags.long(), reward, flags, flags, obs) for reward in (torch.zeros(3, 2), torch.ones(3, 2))
+    ]
+    one, other = ([Fragment(0, 0, 0, rollout, Episodes(np.empty(0), np.empty(0)))] for rollout in rollouts)
+    assert all(map(torch.equal, last_results(one), last_results(one)))
+    assert not all(map(torch.equal, last_results(one), last_results(other)))
