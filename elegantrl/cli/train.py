@@ -15,6 +15,7 @@ from ..config.resolve import Sections, resolve_sections
 from ..config.run import RunConfig
 from ..config.sections import CheckpointConfig, EnvConfig, EvalConfig, ExecuteConfig, TrainConfig
 from ..errors import ConfigError
+from ..imports import is_import_path
 from ..registry import find_agent
 from ..runtime.display import SIGNALS
 from ..runtime.train import prepare
@@ -146,8 +147,9 @@ def read_config(path: Path, allow_import: bool = False) -> RunConfig:
 
 def refuse_imports(path: Path, config: RunConfig) -> None:
     """Refuse a file that names code to import: a config file may come from anywhere."""
-    for name in (config.agent_name, config.env.id, config.eval.env_id, *config.train.loggers):
-        if name is not None and ":" in name and not name.startswith("envpool:"):
+    named = (config.agent_name, config.agent.network, config.env.id, config.eval.env_id, config.execute.executor)
+    for name in (*named, *config.train.loggers):
+        if name is not None and is_import_path(name) and not name.startswith("envpool:"):
             raise ConfigError(
                 f"--config {path} names {name}, whose import runs code; add --allow-import if you trust it"
             )

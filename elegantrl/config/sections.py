@@ -12,7 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from ..errors import ConfigError
+from ..errors import ConfigError, did_you_mean
+from ..execute.base import EXECUTORS
+from ..imports import is_import_path
 from .fields import Hidden, Section, setting
 
 NamedValues = Annotated[dict[str, Any], tyro.conf.arg(metavar="NAME=VALUE ...")]
@@ -79,9 +81,9 @@ class ExecuteConfig(Section):
 
     section: ClassVar[str] = "execute"
 
-    executor: Literal["auto", "inline", "process"] = setting("auto", decides_numbers=False)
-    """Act and evaluate in this process, or in processes of their own; `auto` picks what suits the environment and the
-    machine."""
+    executor: str = setting("auto", decides_numbers=False)
+    """Act and evaluate in this process (`inline`), or in processes of their own (`process`); `auto` picks what suits
+    the environment and the machine; an import path `package.module:Class` names an executor of yours."""
     num_workers: int = setting(1, ge=1, decides_numbers=False)
     """Workers among which the groups of environments are divided."""
     num_learners: int = setting(0, ge=0)
@@ -106,6 +108,11 @@ class ExecuteConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
+        if self.executor not in ("auto", *EXECUTORS) and not is_import_path(self.executor):
+            known = did_you_mean(self.executor, ("auto", *EXECUTORS))
+            raise ConfigError(
+                f"execute.executor={self.executor!r} is unknown; {known} (or an import path, package.module:Class)"
+            )
         if self.num_learners and self.executor == "inline":
             raise ConfigError(
                 f"execute.num_learners={self.num_learners} asks for processes; add --executor process or leave it out"

@@ -11,6 +11,7 @@ from ..agents.base import Agent
 from ..config.resolve import Overrides, check_schedule, env_name, resolve_config, split_overrides
 from ..config.run import RunConfig
 from ..errors import ConfigError
+from ..imports import is_import_path
 from ..registry import AgentEntry, check_importable, find_agent
 from ..store.untrusted import load_config
 from .callback import Callback
@@ -110,6 +111,11 @@ def prepare(
     found = None
     if resumed is not None and (Path(resumed) / "config.yaml").exists():
         found = load_config(Path(resumed), named=(entry.name,)).execute
+        if is_import_path(found.executor) and found.executor != config.execute.executor:
+            raise ConfigError(
+                f"{resumed} was run by {found.executor}, whose import runs code; add --executor {found.executor} if you"
+                f" trust it, or name another executor"
+            )
     config, why = with_layout(config, source, found)
     if config.execute.num_learners:
         check_importable(entry)

@@ -428,3 +428,24 @@ def test_a_run_folder_that_was_removed_is_said(tmp_path: Path) -> None:
 def test_resuming_reads_no_hostile_commit(folder: Path) -> None:
     with pytest.raises(CheckpointError):
         Store(folder).open("../../etc")
+
+
+@pytest.mark.parametrize(("section", "name"), [("execute", "executor"), ("agent", "network")])
+def test_a_config_file_chooses_neither_executor_nor_networks(folder: Path, cli: Cli, section: str, name: str) -> None:
+    import sys
+
+    sys.modules.pop("this", None)
+    change_config(folder, section, **{name: "this:Zen"})
+    outcome = cli("train", "--config", folder / "config.yaml", "--run-dir", folder.parent / "other")
+    assert outcome.code == 2 and "this:Zen" in outcome.sentence and "--allow-import" in outcome.sentence
+    assert "this" not in sys.modules
+
+
+def test_a_resumed_folder_does_not_choose_the_executor(folder: Path, cli: Cli) -> None:
+    import sys
+
+    sys.modules.pop("this", None)
+    change_config(folder, "execute", executor="this:Zen")
+    outcome = cli("train", "ppo", "CartPole-v1", "--run-dir", folder, "--resume")
+    assert outcome.code == 2 and "--executor this:Zen" in outcome.sentence
+    assert "this" not in sys.modules
