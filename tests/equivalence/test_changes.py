@@ -96,7 +96,7 @@ print(hashlib.sha256(plot_run("run", "curve.png").read_bytes()).hexdigest())
 """
 
 EDITS = {
-    "Adam's epsilon": ("agents/base.py", "adam_epsilon: float = setting(1e-5", "adam_epsilon: float = setting(0.1", PPO),
+    "Adam's epsilon": ("agents/base.py", "float = setting(1e-5, gt=0.0)", "float = setting(0.1, gt=0.0)", PPO),
     "PPO's clip": ("agents/ppo.py", "b.advantage, self.hypers.clip,", "b.advantage, 0.01 * self.hypers.clip,", PPO),
     "SAC's actor loss": ("agents/sac.py", "self.actor_q(q_EB)).mean()", "2 * self.actor_q(q_EB)).mean()", SAC),
     "a Gymnasium space": ("envs/spaces.py", 'space.dtype.kind == "f"', 'space.dtype.kind in "fi"', INTEGER_ACTIONS),
