@@ -46,7 +46,7 @@ def _check_folder(folder: Path, resume: bool) -> Path:
 
 def _make_folder(config: RunConfig) -> Path:
     """A folder that did not exist before: making it and finding out are one operation of the file system."""
-    name = re.sub(r"[^\w.+-]", "-", f"{config.agent_name}_{config.env.id}_seed{config.train.seed}")[:150]
+    name = re.sub(r"[^\w.+-]", "-", f"{config.agent_name}_{config.env.id.strip('<>')}_seed{config.train.seed}")[:150]
     number = 1
     while True:
         folder = Path("runs") / (name if number == 1 else f"{name}_{number}")

@@ -19,7 +19,7 @@ from ..tree import Tree
 from ..types import Weights
 from .best import BEST_FILE, load_best
 from .units import Units
-from .untrusted import check_env_id, check_env_kwargs, load_config
+from .untrusted import check_env_id, check_env_kwargs, check_named, load_config
 
 
 class TrainedPolicy:
@@ -141,6 +141,8 @@ class TrainedPolicy:
         kwargs = self.config.eval.env_kwargs
         if self.config.eval.env_id is None:
             kwargs = self.config.env.kwargs | kwargs
+        if env is None:
+            check_named(self.env_id, str(self.folder))
         if not self.allow_import:
             if env is None:
                 check_env_id(self.env_id, str(self.folder))

@@ -58,6 +58,12 @@ def refusal(what: str, name: str, remedy: str) -> Refused:
     )
 
 
+def check_named(env_id: str, where: str) -> None:
+    """Refuse an environment that has no name under which it could be made again."""
+    if env_id.startswith("<"):
+        raise ConfigError(f"the environment {env_id:.80} of {where} was a Python object; pass env= to evaluate")
+
+
 def check_env_id(env_id: str, where: str) -> None:
     """Refuse an environment that is not registered; Gymnasium's own form ``module:EnvId`` imports a module too."""
     if ":" in env_id and not env_id.startswith("envpool:"):  # EnvPool looks ids up in a table of its own

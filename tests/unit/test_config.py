@@ -43,6 +43,7 @@ def changed(value: Any) -> Any:
         "min": "mean",
         "subset": "mean",
         "gaussian": "ou",
+        "mlp": "elegantrl.nets.networks:linear_layers",
         None: 0.25,
     }[value]
 
