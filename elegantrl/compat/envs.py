@@ -21,10 +21,10 @@ from torch import Tensor
 
 from ..config.resolve import env_name
 from ..envs import GymVecEnv, VecEnv, make_env
+from ..envs.tutorial import num_lanes
 from ..envs.vec_env import raise_faults
 from ..errors import ConfigError, SpecError, did_you_mean
 from .fields import UnknownField
-from .lanes import AttributeVecEnv, LaneMaker, has_lanes
 
 OLD_IDS = {
     "CartPole-v0": "CartPole-v1",
@@ -99,9 +99,8 @@ def origin_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Origin:
             raise ConfigError(f"env_args {sorted(late)} come too late for an instance; pass its class instead")
         if isinstance(env, BuiltEnv):
             return env.origin
-        source = with_spaces(env)
-        lanes = source.spec.num_envs if isinstance(source, VecEnv) else getattr(env, "num_envs", 1)
-        return Origin(source, env_name(env), {}, claims, lanes)
+        lanes = env.spec.num_envs if isinstance(env, VecEnv) else num_lanes(env) or 1
+        return Origin(with_spaces(env), env_name(env), {}, claims, lanes)
     if callable(env):
         return _origin_of_factory(env, args, claims, lanes)
     raise ConfigError(f"{env!r} is no environment; pass an id, a class, a function or an instance")
@@ -135,11 +134,10 @@ def _arguments(factory: Callable[..., Any], args: dict[str, Any]) -> dict[str, A
 
 def _maker(factory: Any) -> Callable[..., Any]:
     """``factory`` for the core: what it makes gets spaces if it has none."""
-    if (isinstance(factory, type) and issubclass(factory, VecEnv)) or kwargs_filter(factory, {"num_envs": 1}):
+    makes_lanes = bool(kwargs_filter(factory, {"num_envs": 1, "env_num": 1}))
+    if makes_lanes or (isinstance(factory, type) and issubclass(factory, VecEnv)):
         made: Callable[..., Any] = factory
         return made
-    if kwargs_filter(factory, {"env_num": 1}):
-        return LaneMaker(factory, bool(kwargs_filter(factory, {"device_id": 0})))
     return _Maker(factory)
 
 
@@ -160,7 +158,8 @@ def with_spaces(env: Any) -> Any:
     name = type(env).__name__
     if missing := [a for a in ("state_dim", "action_dim", "if_discrete") if not hasattr(env, a)]:
         raise SpecError(f"environment {name!r} has neither an action_space nor the attribute {missing[0]}; add one")
-    return AttributeVecEnv(env) if has_lanes(env) else _WithSpaces(env)
+    # An environment that steps several lanes itself is one for the core's adapter.
+    return env if (num_lanes(env) or 1) > 1 else _WithSpaces(env)
 
 
 class _WithSpaces:

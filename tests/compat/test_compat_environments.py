@@ -224,7 +224,7 @@ def test_an_environment_that_says_too_little():
     class Lanes(Line):
         env_num = 8
 
-    with pytest.raises(SpecError, match=r"reset\(\) has shape \(1,\), expected \(8, 1\) for env_num=8"):
+    with pytest.raises(SpecError, match=r"reset returned states of shape \(1,\), expected \(8, 1\)"):
         build_env(Lanes()).reset()
 
 

@@ -14,7 +14,7 @@ import torch
 from samples import Chase, short
 
 from elegantrl import build_env, check_env
-from elegantrl.compat.lanes import AttributeVecEnv
+from elegantrl.envs.tutorial import TutorialVecEnv
 from elegantrl.errors import ConfigError
 
 
@@ -306,7 +306,7 @@ def test_a_vector_environment_of_the_tutorial_in_processes():
 
 def test_a_vector_environment_of_the_tutorial_keeps_the_contract():
     assert build_env(Chase).num_envs == 4096
-    env = AttributeVecEnv(Chase(env_num=6))
+    env = TutorialVecEnv(Chase(env_num=6))
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     check_env(env)
     assert torch.equal(torch.get_rng_state(), before[0]) and (np.random.get_state()[1] == before[1]).all()
