@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ from elegantrl.runtime.run import RunResult
 from elegantrl.store.commits import Store
 from elegantrl.store.loggers import LOGGERS
 from elegantrl.types import ActionSpec, EnvSpec, Rollout
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # N18: background jobs start with SIGINT ignored, and so would every process that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import ConfigError, RoleDied
+from ..errors import ConfigError, RoleDied, RoleError, innermost_line
 from .base import ANSWERS_HELD, ONE_CPU, Executor, Future, Handle, Needs, Ref
 
 
@@ -25,7 +25,7 @@ class InlineFuture(Future):
         except Exception as error:
             self._error = error
         except SystemExit as error:  # in a process of its own this would end the role, not the run
-            self._error = RuntimeError(f"it called sys.exit({error.code!r})").with_traceback(error.__traceback__)
+            self._error = RoleError(f"a role called sys.exit({error.code!r}) at {innermost_line(error)}")
         self.seconds = time.monotonic() - started
 
     def done(self) -> bool:

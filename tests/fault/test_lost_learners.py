@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import time
@@ -28,6 +29,7 @@ from elegantrl.runtime import timeouts as timeouts_module
 from elegantrl.runtime.learners import Learners
 from elegantrl.runtime.recovery import Recovery
 from elegantrl.runtime.run import RunResult
+from elegantrl.runtime.supervisor import Supervisor
 from elegantrl.runtime.timeouts import Timeouts
 from elegantrl.runtime.workers import WorkerPool
 from elegantrl.store.runlog import read_metrics
@@ -311,6 +313,11 @@ SEVERAL: dict[str, list[tuple[type, str, int, Callable[[Any], Handle]]]] = {
         (WorkerPool, "ask", 1, lambda pool: pool.workers[0].handle),
         (WorkerPool, "exactness", 1, lambda pool: pool.workers[0].handle),
     ],
+    # R6: the first commit is tried again, so that the second death has one to go back to.
+    "a learner in the first commit and in the first update": [
+        (Learners, "request_states", 1, lambda learners: learners.handles[0]),
+        (Learners, "start_update", 1, lambda learners: learners.handles[0]),
+    ],
     "a worker and a learner before they begin": [
         (WorkerPool, "start", 1, lambda pool: pool.workers[1].handle),
         (Learners, "weights", 1, lambda learners: learners.handles[0]),
@@ -338,6 +345,32 @@ def test_a_run_that_lost_several_equals_one_that_lost_nobody(
         name: hash_state(part) for name, part in sound.items()
     }
     assert multiprocessing.active_children() == []
+
+
+def test_the_death_of_the_fork_server_is_the_death_of_the_roles(
+    run_quietly: Callable[..., RunResult],
+    load_commit: Callable[[Path], dict[str, Any]],
+    hash_state: Callable[[Any], str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """R12: the run goes on with new processes of a new fork server, and with the same bits."""
+    settings = RUN | ON_POLICY | {"num_learners": 1}
+    run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "sound", **settings)
+    iterate, iterations = Supervisor.iterate, itertools.count(1)
+
+    def iterate_and_kill(self: Supervisor) -> Any:
+        if next(iterations) == 3:
+            os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        yield from iterate(self)
+
+    monkeypatch.setattr(Supervisor, "iterate", iterate_and_kill)
+    run = run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "faulty", **settings)
+    assert run.summary["stop_reason"] == "max_steps" and run.summary["restarts"] >= 1
+    sound, faulty = load_commit(tmp_path / "sound"), load_commit(tmp_path / "faulty")
+    assert {name: hash_state(part) for name, part in faulty.items()} == {
+        name: hash_state(part) for name, part in sound.items()
+    }
 
 
 def test_a_learner_that_dies_while_a_run_is_resumed(

@@ -17,6 +17,7 @@ from elegantrl.errors import RoleError
 from elegantrl.runtime import training as training_module
 from elegantrl.runtime.progress import Silent
 from elegantrl.runtime.run import RunResult
+from elegantrl.store.commits import Store
 from elegantrl.store.runlog import read_metrics
 from elegantrl.testing import FaultEnv
 
@@ -145,6 +146,8 @@ def test_a_past_that_cannot_be_repeated_is_cut_off(run_quietly: Run, load_commit
     run = run_quietly("sac", run_dir=tmp_path / "run", **settings)
     assert (run.summary["restarts"], run.summary["episodes_lost"]) == (2, 2)
     replay = load_commit(tmp_path / "run")["learner"]["memory"]
+    commit = Store(tmp_path / "run").latest_valid()
+    assert commit is not None and commit.manifest["info"]["exactness"] == "episode"  # R5: it claims no more than it saw
     first, second = replay["truncated"].nonzero()[:, 0].tolist()
     assert first == 19 < second and second % 5 == 4  # the last rows of fragments
     jumps = (replay["obs"][1:, 0] - replay["next_obs"][:-1, 0]).abs().amax(-1).nonzero()[:, 0].tolist()

@@ -657,6 +657,62 @@ def test_a_folder_with_a_run_is_not_overwritten(run_quietly: Run, tmp_path: Path
     assert (tmp_path / "r" / "summary.json").read_bytes() == before
 
 
+class Listener(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_a_resume_with_nothing_to_do_says_why(run_quietly: Run, tmp_path: Path) -> None:
+    """N8: the steps are done, or the target is met; and how to go on."""
+    arguments: dict[str, Any] = {"run_dir": tmp_path / "r", "horizon": 16, "num_envs": 2, "hidden": [8]}
+    arguments |= {"eval": {"interval": 32, "episodes": 4}}
+    run_quietly("ppo", "TensorCartPole", max_steps=32, target_return=math.inf, **arguments)
+    listener = Listener()
+    run_quietly("ppo", "TensorCartPole", resume=True, max_steps=32, display=listener, **arguments)
+    assert "nothing to do: 32 of max_steps=32 steps are done; raise --max-steps to go on" in listener.said
+    listener = Listener()
+    more: dict[str, Any] = {"max_steps": 10**6, "target_return": 5.0, "resume": True, "display": listener}
+    again = run_quietly("ppo", "TensorCartPole", **arguments, **more)
+    assert again.summary["stop_reason"] == "target_return" and again.summary["env_steps"] == 32
+    assert any(
+        text.startswith("nothing to do: the policy of step 32 reached the target return 5") for text in listener.said
+    )
+    # The time that earlier sittings took does not count.
+    more |= {"target_return": math.inf, "max_seconds": 1e-9}
+    assert run_quietly("ppo", "TensorCartPole", **arguments, **more).summary["env_steps"] == 64
+
+
+def test_a_limit_that_is_no_whole_number_of_iterations_is_said(run_quietly: Run, tmp_path: Path) -> None:
+    """N15: a shorter last iteration would not resume exactly."""
+    listener = Listener()
+    run = run_quietly("ppo", "TensorCartPole", run_dir=tmp_path, horizon=16, num_envs=2, max_steps=40,
+                      display=listener, **SMALL)  # fmt: skip
+    assert listener.said == ["max_steps=40 is rounded up to 64: an iteration takes 32 steps"]
+    assert run.summary["env_steps"] == 64
+
+
+class Leaving(gym.Env[Any, Any]):
+    """Ends the program that steps it."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        raise SystemExit(0)
+
+
+def test_an_environment_that_exits_ends_the_run_with_an_error(run_quietly: Run, tmp_path: Path) -> None:
+    """R16: an exit code of 0 and no summary would look like success."""
+    with pytest.raises(RoleError, match=r"a role called sys.exit\(0\) at .*test_supervisor.py:\d+"):
+        run_quietly("ppo", Leaving, run_dir=tmp_path, horizon=16, max_steps=16, executor="inline", **SMALL)
+
+
 def test_nothing_to_resume(run_quietly: Run, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no run to resume"):
         run_quietly("ppo", "TensorCartPole", run_dir=tmp_path / "none", resume=True)
