@@ -4,7 +4,7 @@ Axes: T rollout steps, N environment lanes, G agents of a team, B minibatch rows
 A action, C choices of a multi-discrete action, H hidden. Tensors are time-major: ``[T, N, ...]``.
 
 An observation is a tree (``tree``) of tensors whose shapes and types ``EnvSpec.obs`` names. Where ``num_agents`` is
-set, rewards and actions have the axis G after N, and so has each leaf of an observation that says so in its shape.
+set, rewards and actions have the axis G after N, and so has each leaf of an observation whose shape begins with it.
 """
 
 from __future__ import annotations

@@ -93,6 +93,8 @@ class Agent(nn.Module, ABC):
     hot: ClassVar[tuple[str, ...]]
     """Pure functions of (parameters, buffers, arguments): what may be compiled or mapped over a population."""
     actions: ClassVar[frozenset[str]] = frozenset({"discrete", "continuous"})
+    teams: ClassVar[bool] = False
+    """Whether it learns for several agents that act together (``EnvSpec.num_agents``)."""
 
     policy: Policy
     policy_spec: PolicySpec
@@ -110,6 +112,11 @@ class Agent(nn.Module, ABC):
             raise SpecError(
                 f"{type(self).__name__} needs {able} actions, but {spec.name} has {spec.action.kind} ones; "
                 f"choose another agent (`elegantrl agents` lists them)"
+            )
+        if spec.num_agents is not None and not self.teams:
+            raise SpecError(
+                f"{type(self).__name__} learns for one agent, but {spec.name} has a team of {spec.num_agents}; choose"
+                f" an agent for teams"
             )
         self.config = config
         self.hypers = Hypers(config).to(device)

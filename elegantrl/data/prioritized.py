@@ -29,7 +29,7 @@ class SumTree:
     """
 
     def __init__(self, num_leaves: int, device: torch.device):
-        # Drawing B leaves runs over num_leaves / F blocks and B * F leaves: least work at F = sqrt(num_leaves / B).
+        # Drawing B leaves runs over num_leaves / F blocks and B * F leaves, fewest at F = sqrt(num_leaves / B).
         self.width = 16
         while self.width**2 * 256 < num_leaves:
             self.width *= 2
@@ -120,13 +120,13 @@ class PrioritizedReplay(ReplayBuffer):
         device: torch.device,
         alpha: float,
         beta: float,
-        least: Callable[[Tensor], Tensor] | None = None,
+        minimum: Callable[[Tensor], Tensor] | None = None,
     ):
-        """``least`` gives the smallest value over all rings, where each of several learners draws from one."""
+        """``minimum`` gives the smallest value over the rings of all learners, if there are several."""
         super().__init__(capacity, spec, device)
-        self.least = least
+        self.minimum = minimum
         self.alpha = alpha
-        self.beta = beta  # whoever trains raises it towards 1
+        self.beta = beta  # its owner raises it towards 1
         self.tree = SumTree(self.terminated.numel(), device)
         self.max_priority = torch.ones((), device=device)
 
@@ -148,11 +148,11 @@ class PrioritizedReplay(ReplayBuffer):
         batch = self.gather((index_B - self.oldest_place()) % self.terminated.numel(), gamma, n_step)
         priority_B = self.tree.leaves.index_select(0, index_B)
         # N and sum(p) are the same in all weights: division by the largest weight takes them out.
-        share_B, least = priority_B, priority_B.amin()
-        if self.least is not None:  # rings are equally long, but their sums differ
+        share_B, smallest = priority_B, priority_B.amin()
+        if self.minimum is not None:  # rings are equally long, but their sums differ
             share_B = (priority_B / self.tree.root).float()
-            least = self.least(share_B)
-        return batch._replace(weight=(least / share_B) ** self.beta, rows=index_B)
+            smallest = self.minimum(share_B)
+        return batch._replace(weight=(smallest / share_B) ** self.beta, rows=index_B)
 
     def update_priorities(self, index_B: Tensor, td_error_B: Tensor) -> None:
         """Give drawn rows the priority of their errors; of a row drawn twice the last error counts.

@@ -155,7 +155,7 @@ def allocate(
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Memory that can still be had on a device, where the system tells."""
+    """Memory that can still be allocated on a device; None where the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     limits = [limit for limit in (_free_memory(), _free_in_container()) if limit is not None]

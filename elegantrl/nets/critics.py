@@ -41,7 +41,7 @@ class ScaledValueNet(ValueNet):
     std: Tensor
     seen: Tensor
     MEMORY = 100
-    """Target batches the statistics remember; older ones fade."""
+    """Target batches over which the statistics average; older ones fade."""
 
     def __init__(self, obs: Tree, net: NetSpec, normed: bool = False):
         super().__init__(obs, net, normed)
@@ -63,7 +63,7 @@ class ScaledValueNet(ValueNet):
 
     @torch.no_grad()
     def observe(self, target_mean: Tensor, target_variance: Tensor) -> None:
-        """See what new targets are like before learning from them."""
+        """Update the statistics with new targets, before learning from them."""
         self.seen.add_(1).clamp_(max=self.MEMORY)
         share = 1 / self.seen  # an average at first, then a fading one
         shift = target_mean - self.mean

@@ -90,7 +90,7 @@ class DiagGaussian(NamedTuple):
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """tanh of mean + std * noise, and the log-density of that very sample: [B, A], [B]."""
     raw = mean + log_std.exp() * noise
-    # log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)), which does not underflow for large |x|.
-    log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw))
-    logp = (-0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_slope).sum(-1)
+    # Of tanh: log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)), which does not underflow for large |x|.
+    log_derivative = 2 * (math.log(2) - raw - softplus(-2 * raw))
+    logp = (-0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_derivative).sum(-1)
     return raw.tanh(), logp

@@ -20,7 +20,7 @@ Activation = Literal["relu", "tanh", "silu", "elu"]
 Init = Literal["default", "orthogonal"]
 Array = NDArray[Any]
 Members = slice | Tensor
-"""Which members of an ensemble: a slice of them, or their indices."""
+"""Members of an ensemble: a slice of them, or their indices."""
 ALL = slice(None)
 BLOCK_ROWS = 2048
 """Rows that stay in the cache of a processor with what is computed from them."""

@@ -1,4 +1,4 @@
-"""Judging: separate environments, separate seeds, no exploration. A score is a function of (weights, seed) alone."""
+"""Evaluation: separate environments, separate seeds, no exploration. A score depends on (weights, seed) alone."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MAX_REJECTED = 10
 
 
 class GroupActor:
-    """Steps one group of environment slots with whatever weights it is handed."""
+    """Steps one group of environments with the weights of each request."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class GroupActor:
         self.open_length = np.zeros(env.spec.num_envs, dtype=np.int64)
 
     def exactness(self) -> str:
-        """What a resume restores of this worker's open episodes."""
+        """What a resume restores of the open episodes of this group."""
         return self.env.exactness
 
     def sample(self, weights: Weights, horizon: int, seq: int) -> Fragment:
@@ -107,7 +107,7 @@ class GroupActor:
         return Rollout(*columns)._replace(kept=kept, carry=first_carry), raised
 
     def reset_lanes(self, lanes: Tensor, rollout: Rollout) -> bool:
-        """Begin new episodes in some lanes [N] after steps that nobody will see; whether that was possible."""
+        """Begin new episodes in some lanes [N] after steps that are thrown away; whether that was possible."""
         with torch.inference_mode():
             obs = self.env.reset_lanes(lanes)
         if obs is None:

@@ -7,7 +7,7 @@ between processes, a learner's memory and a commit, keeps its shape and type, an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,14 +19,16 @@ from elegantrl import tree
 from elegantrl.agents.base import Agent, AgentConfig
 from elegantrl.agents.off_policy import ReplayConfig
 from elegantrl.agents.ppo import PPOConfig
+from elegantrl.data.memory import Replay, build_memory
 from elegantrl.envs import VecEnv, check_env
+from elegantrl.envs.tensor.base import TensorEnv
 from elegantrl.errors import SpecError
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.packing import TREE, pack
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import Acted, Draw, Policy, PolicySpec
-from elegantrl.registry import register_agent
+from elegantrl.registry import find_agent, register_agent
 from elegantrl.roles.evaluator import Evaluator
 from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
@@ -127,6 +129,7 @@ class TeamAgent(Agent):
     hot = ()
     memory: ClassVar[str] = "rollout"
     actions = frozenset({"multi_discrete"})
+    teams = True
 
     def __init__(self, spec: EnvSpec, config: AgentConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
@@ -263,6 +266,57 @@ def test_an_import_path_is_followed_only_if_the_caller_allows_it() -> None:
     with pytest.raises(ValueError, match="names the import path"):
         PolicySpec("ensemble", SPEC.obs, SPEC.action, kwargs=nested).build()
     assert PolicySpec.from_json(actor_spec().to_json()) == actor_spec()
+
+
+class Hoard(Replay):
+    """Somebody else's memory."""
+
+
+class Hoarder(TeamAgent):
+    memory = f"{__name__}:Hoard"
+
+
+def test_a_memory_of_ones_own_is_named_by_the_agent() -> None:
+    register_agent("hoarder", Hoarder, TeamConfig)
+    learner = Learner("hoarder", SETTINGS, SPEC, CPU, seed=1)
+    assert isinstance(learner.memory, Hoard)
+    with pytest.raises(ValueError, match=r"there is no memory 'reply'; did you mean 'replay'\? \(or an import path"):
+        build_memory("reply", learner.memory.setup)
+    with pytest.raises(ValueError, match=r"the memory 'nowhere:Memory' cannot be imported \(No module"):
+        build_memory("nowhere:Memory", learner.memory.setup)
+
+
+def test_an_agent_for_one_refuses_a_team() -> None:
+    team = EnvSpec("Team", Leaf((3,)), ActionSpec(choices=(2,)), 1, num_agents=2)
+    with pytest.raises(SpecError, match="AgentPPO learns for one agent, but Team has a team of 2"):
+        Learner("ppo", PPOConfig(), team, CPU, seed=0)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "discrete_sac", "dqn", "d3qn"])
+def test_a_single_choice_is_learned(name: str) -> None:
+    # C3: PPO, A2C and discrete SAC crashed on Discrete(1).
+    class One(TensorEnv):
+        obs_dim, action, max_episode_steps = 2, ActionSpec(choices=(1,)), 5
+
+        def initial(self, num_rows: int) -> Tensor:
+            return torch.zeros(num_rows, 2)
+
+        def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            assert not action.any()
+            return state + 1, torch.ones(len(state)), torch.zeros(len(state), dtype=torch.bool)
+
+    replay = {"learning_starts": 0, "buffer_size": 2000, "updates_per_step": 0.02}
+    for num_envs in (3, 300):  # in NumPy, and not
+        env, entry = One(num_envs), find_agent(name)
+        settings = {} if name in ("ppo", "a2c") else replay
+        config = replace(entry.config(horizon=8, hidden=(8,), **settings), **entry.preset)
+        learner = Learner(name, config, env.spec, CPU, seed=0)
+        actor = GroupActor(env, learner.policy_spec(), seed=0)
+        metrics: Metrics = {}
+        for seq in range(6):
+            metrics |= learner.update([actor.sample(learner.weights(), 8, seq)])
+        assert metrics and all(bool(x.isfinite().all()) for x in metrics.values())
+        assert bool(learner.weights().flat.isfinite().all())
 
 
 def make_network(obs: Tree, num_outputs: int, net: NetSpec, head_gain: float, normed: bool) -> nn.Module:
