@@ -67,6 +67,7 @@ class GradStep:
     def load_state_dict(self, state: State) -> None:
         for name, value in state.items():
             getattr(self, name).copy_(value)
+        self.sum_of_squares.zero_()  # what came before the loaded state no longer counts
 
 
 class Target:

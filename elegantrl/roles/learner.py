@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import tree
 from ..agents.averaging import OneRank
 from ..agents.base import Agent, AgentConfig
+from ..agents.gradients import Gradients
 from ..config.shares import share_of
 from ..data.memory import Setup, build_memory
 from ..data.rollout import join_fragments
@@ -73,6 +74,8 @@ class Learner:
         fast = import_fast("learning")
         if fast is not None:
             self.agent.gradients = fast.gradients_of(self.agent, gradients, core_helper)
+        elif gradients == "compiled":
+            self.agent.gradients = Gradients("autograd (compiled gradients need the package elegantrl.fast)")
         if networks is not None:
             load_networks(self.agent, networks)
         self.policy_tensors = self.agent.policy.tensors()  # to look for them takes as long as to copy them
@@ -104,6 +107,10 @@ class Learner:
 
     def num_updates(self) -> int:
         return self.agent.num_updates
+
+    def gradients(self) -> str:
+        """How losses are differentiated, in a phrase."""
+        return self.agent.gradients.description
 
     def is_finite(self) -> bool:
         """Whether parameters and optimisers hold no NaN and no infinity."""

@@ -87,6 +87,7 @@ def open_run(
         for name in config.train.loggers:
             find_logger(name)  # refuses what is unknown before anything is written
         learners = build_learners(config, entry or find_agent(config.agent_name), networks, pool, executor, device)
+        display.message(f"gradients: {learners.gradients()}")
         closing.callback(learners.close)
         pool.start(learners.policy_spec, config.train.seed)
         make = evaluator_builder(config, source, eval_source, device, learners.policy_spec, executor.isolates)

@@ -132,6 +132,11 @@ class Learners:
         weights: Weights = call.take()
         return weights
 
+    def gradients(self) -> str:
+        """How losses are differentiated, in a phrase."""
+        phrase: str = self.ask("gradients")
+        return phrase
+
     def is_finite(self) -> bool:
         """Whether no parameter and no optimiser holds a NaN or an infinity."""
         return bool(self.ask("is_finite"))
