@@ -99,7 +99,7 @@ class Agent(nn.Module, ABC):
     policy: Policy
     policy_spec: PolicySpec
     averaging: OneRank = OneRank()
-    """Who else learns from parts of the same batches."""
+    """Statistics over the parts of a batch that several learners hold."""
     h_term: HTerm | None
     """The Hamiltonian term of the policy's loss, where it is switched on."""
     gradients: Gradients = Gradients()

@@ -22,7 +22,7 @@ from ..data.trajectories import TrajectoryStore
 from ..nets.policies import Policy
 from ..types import EnvSpec, Rollout, Windows
 
-LEAST, MOST = -16.0, 2.0
+MINIMUM, MAXIMUM = -16.0, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: a config inherits it beside the settings of its own family
@@ -78,4 +78,4 @@ class HTerm(nn.Module):
 
 def energy(excess_LK: Tensor, weight_LK: Tensor) -> Tensor:
     """Mean over windows of the formula above."""
-    return -(excess_LK.cumsum(-1).clamp(LEAST, MOST) * weight_LK).sum(-1).mean()
+    return -(excess_LK.cumsum(-1).clamp(MINIMUM, MAXIMUM) * weight_LK).sum(-1).mean()

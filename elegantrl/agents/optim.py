@@ -17,7 +17,7 @@ class GradStep:
 
     BETA1, BETA2 = 0.9, 0.999
     averaging = OneRank()
-    """Who else computes a part of the gradient; replaced by an agent that learns together with others."""
+    """Averages gradients over learners; an agent that is one of several replaces it."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Randomised ensembled double Q-learning. Chen et al. 2021 (arXiv:2101.05982).
 
 SAC with many critics and many updates per step: the target takes the minimum over a random subset of the critics, the
-actor climbs the mean of all.
+actor maximises the mean of all.
 """
 
 from __future__ import annotations

@@ -63,10 +63,10 @@ class AgentSAC(AgentActorCritic):
         return metrics | self.update_temperature(metrics["policy/entropy"])
 
     def update_temperature(self, entropy: Tensor) -> Metrics:
-        # The slope of log_alpha * (entropy - target): too little entropy makes it negative, so the temperature rises.
+        # The gradient of log_alpha * (entropy - target): with too little entropy it is negative, and alpha rises.
         self.alpha_step.follow((entropy - self.target_entropy).view(1))
         return {"policy/alpha": self.log_alpha.detach().exp()}
 
     def actor_q(self, q_EB: Tensor) -> Tensor:
-        """What the actor climbs [B]."""
+        """The value that the actor maximises [B]."""
         return q_EB.amin(0)

@@ -1,7 +1,7 @@
 """Multi-layer perceptrons with gradients derived by hand: one algorithm, in torch and in NumPy.
 
 The layers are views of the flat storage that an optimiser steps on, and so are their gradients. Small minibatches are
-computed in NumPy, whose calls have the least overhead; large ones with torch's kernels.
+computed in NumPy, whose calls have less overhead; large ones with torch's kernels.
 Axes: B minibatch rows, I inputs and K outputs of a layer.
 """
 
