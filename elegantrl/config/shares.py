@@ -29,7 +29,7 @@ def share_of(config: C, num_learners: int, num_rows: int) -> C:
             less = size - size % num_learners
             sizes = " or ".join(str(n) for n in (less, less + num_learners) if n)
             raise ConfigError(
-                f"agent.batch_size={size} cannot be shared out equally among {num_learners} learners; use {sizes}"
+                f"agent.batch_size={size} cannot be divided equally among {num_learners} learners; use {sizes}"
             )
         share["batch_size"] = -(-size // num_learners)
     return replace(config, **share)
