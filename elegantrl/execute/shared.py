@@ -2,7 +2,7 @@
 
 If a value has big arrays, all of it is copied into a nameless block of shared memory, and only the number of the block
 crosses the pipe. The receiver gets tensors that lie in the block. A block is written again once the last of them is
-gone, so whoever keeps what it received holds the sender back. Blocks have no name in the file system: they vanish with
+gone, so a receiver that keeps a value holds the sender back. Blocks have no name in the file system: they vanish with
 the last process that maps them, whichever way it ends. A message is read by one system call.
 """
 
@@ -111,13 +111,13 @@ class Outbox:
         return Parcel(b"", form, block.number, cargo.size, len(body))
 
     def take(self, size: int) -> Block:
-        """A block that nobody reads, the smallest that is large enough."""
+        """A block that no process reads, the smallest that is large enough."""
         fitting = [block for block in self.blocks if len(block.data) >= size and block.is_free()]
         if fitting:
             return min(fitting, key=lambda block: len(block.data))
         # Powers of two: whatever sizes come along, outgrown blocks never add up to more than the largest.
         capacity = max(MIN_BLOCK_BYTES, 1 << (size - 1).bit_length())
-        fd = os.memfd_create(f"elegantrl-{len(self.blocks)}")  # only a label in /proc, no name anybody could open
+        fd = os.memfd_create(f"elegantrl-{len(self.blocks)}")  # only a label in /proc, no name that could be opened
         os.truncate(fd, HEADER_BYTES + capacity)
         self.blocks.append(Block(len(self.blocks), fd))
         return self.blocks[-1]

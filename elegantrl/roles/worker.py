@@ -1,4 +1,4 @@
-"""Acting for several groups of environments in one process. Which host has which group changes no result."""
+"""Acting for several groups of environments in one process. Which worker has which group changes no result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EXACTNESS = ("episode", "replayed", "exact")
 
 
 def part_name(group: int) -> str:
-    """What the state of a group is called in a commit."""
+    """The name of a group's part of a commit."""
     return f"group{group}"
 
 
 class Worker:
-    """A worker per slot group. Environments come first: the policy's shape follows from theirs."""
+    """A ``GroupActor`` per group. Environments are made first: the shapes of the policy follow from theirs."""
 
     def __init__(
         self,

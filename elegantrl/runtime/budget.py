@@ -1,4 +1,4 @@
-"""How often a run forgives: so many times within a sliding window, and after a pause who dies again and again."""
+"""How many failures a run accepts within a sliding window, and the pause before a role is restarted again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
 class RestartBudget:
     """Allows ``limit`` restarts within the window.
 
-    Whoever dies again before it has done anything waits longer each time: what killed it may pass. Deaths with work in
+    A role that dies again before it has done anything waits longer each time: the cause may pass. Deaths with work in
     between need no pause, and a loop of them ends with the budget.
     """
 
@@ -30,8 +30,8 @@ class RestartBudget:
         self._spent: deque[float] = deque()
         self._in_a_row: dict[str, int] = {}
 
-    def spend(self, why: str, who: str = "") -> str:
-        """Take one restart, after a pause from the second in a row on; says how many are gone. Raises if all are."""
+    def spend(self, why: str, role: str = "") -> str:
+        """Spend one restart, after a pause from the second in a row on; how many are spent. Raises if none is left."""
         while self._spent and self._spent[0] <= self._clock() - WINDOW_SECONDS:
             self._spent.popleft()
         if len(self._spent) >= self.limit:
@@ -40,12 +40,12 @@ class RestartBudget:
                 f" fix the cause and resume the last commit, or raise --max-restarts"
             )
         self._spent.append(self._clock())
-        before = self._in_a_row.get(who, 0)
-        self._in_a_row[who] = before + 1
+        before = self._in_a_row.get(role, 0)
+        self._in_a_row[role] = before + 1
         if before:
             self._sleep(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(before - 1, 10)))
         return f"{len(self._spent)} of {self.limit}"
 
-    def has_recovered(self, who: str) -> None:
-        """It works again: its next death is a first one."""
-        self._in_a_row.pop(who, None)
+    def has_recovered(self, role: str) -> None:
+        """The role works again: its next death is a first one."""
+        self._in_a_row.pop(role, None)

@@ -13,7 +13,7 @@ from typing import Any
 def stop_on_signals(request: Callable[[str], None]) -> Iterator[None]:
     """Turn the first Ctrl-C, SIGTERM or hang-up into a stop after a commit; a second one ends the process at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may install handlers; whoever runs this elsewhere keeps their own
+        yield  # only the main thread may install handlers; a run in another thread leaves them as they are
         return
     names = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
     if hasattr(signal, "SIGHUP"):

@@ -36,7 +36,7 @@ Steps = Generator[list[Future], None, T]
 
 
 class Best(NamedTuple):
-    """The policy that a run hands over."""
+    """The policy that a run returns."""
 
     flat: Tensor
     step: int
@@ -72,7 +72,7 @@ class TrainingLoop:
         self.committer = Committer(store, self.counts, display.message)
         self.weights: Weights | None = None
         self.best: Best | None = None
-        """The policy to hand over; known at the end."""
+        """The policy to return; known at the end."""
         self.metrics: Metrics = {}
         self.policy_age = 0
         """Versions by which the policy had moved on from the one that made the newest data."""
@@ -242,7 +242,7 @@ class TrainingLoop:
         self.reporter.evaluation(evaluation, is_best, progress, host_floats(self.metrics))
 
     def finish(self, reason: str) -> Steps[None]:
-        """Commit, and find the policy to hand over.
+        """Commit, and find the policy to return.
 
         The newest policy is evaluated after the commit: a run that is continued does not know of it, so that it ends
         with the same policy as a run that never stopped.
@@ -268,7 +268,7 @@ class TrainingLoop:
         self.committer.wait(must_succeed=True)  # from here on the learners may die
 
     def evaluate_newest(self) -> Steps[None]:
-        """Let the newest policy take part in the choice of the one to hand over."""
+        """Let the newest policy take part in the choice of the one to return."""
         assert self.weights is not None and self.best is not None
         self.evaluations.begin(self.weights)
         evaluation = yield from self.complete_evaluation()
@@ -280,7 +280,7 @@ class TrainingLoop:
         self.reporter.evaluation(evaluation, is_best, self.progress, host_floats(self.metrics))
 
     def score_best(self) -> Steps[None]:
-        """Score the policy to hand over on seeds that had no part in its selection: the best of many scores is partly
+        """Score the policy to return on seeds that had no part in its selection: the best of many scores is partly
         luck, and promises too much."""
         assert self.best is not None
         self.evaluations.begin_fresh(self.best.flat, self.best.step)
