@@ -69,7 +69,7 @@ POSTS = 6
 
 
 def learn(agent: AgentSAC, count: int = 20) -> list[Metrics]:
-    return [agent.update(batch) for batch in batches(count)]
+    return [agent.update(batch).metrics for batch in batches(count)]
 
 
 @pytest.mark.parametrize(
