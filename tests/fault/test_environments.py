@@ -218,7 +218,8 @@ class Listener(Silent):
         self.said: list[str] = []
 
     def message(self, text: str) -> None:
-        self.said.append(text)
+        if not text.startswith("gradients:"):  # every run says which way it uses
+            self.said.append(text)
 
 
 ON_POLICY: dict[str, Any] = {"hidden": [8], "horizon": 20, "batch_size": 16, "num_epochs": 1, "normalize_obs": True}
