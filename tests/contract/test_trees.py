@@ -28,7 +28,7 @@ from elegantrl.execute.packing import TREE, pack
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import Acted, Draw, Policy, PolicySpec
-from elegantrl.registry import find_agent, register_agent
+from elegantrl.registry import find_agent
 from elegantrl.roles.evaluator import Evaluator
 from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
@@ -130,6 +130,7 @@ class TeamAgent(Agent):
     memory: ClassVar[str] = "rollout"
     actions = frozenset({"multi_discrete"})
     teams = True
+    config: TeamConfig
 
     def __init__(self, spec: EnvSpec, config: AgentConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
@@ -162,8 +163,6 @@ class TeamConfig(ReplayConfig):
 
 SETTINGS = TeamConfig(batch_size=4, buffer_size=60, learning_starts=0, updates_per_step=0.1, n_step=2)
 AGENTS = {"rollout": TeamAgent, "replay": ReplayTeam, "prioritized": PrioritizedTeam, "episodes": EpisodeTeam}
-for name, kind in AGENTS.items():
-    register_agent(f"team_{name}", kind, TeamConfig)
 
 
 def actor_spec() -> PolicySpec:
@@ -227,7 +226,7 @@ def test_the_carry_is_reset_with_the_episode_and_travels() -> None:
 @pytest.mark.parametrize("memory", list(AGENTS))
 def test_every_memory_keeps_trees_and_continues_from_a_commit(memory: str, tmp_path: Path) -> None:
     weights = Weights(0, actor_spec().build(allow_import=True).to_flat())
-    actor, learner = build_actor(), Learner(f"team_{memory}", SETTINGS, SPEC, CPU, seed=1)
+    actor, learner = build_actor(), Learner(find_agent(AGENTS[memory]), SETTINGS, SPEC, CPU, seed=1)
     for seq in range(4):
         assert learner.update([actor.sample(weights, 7, seq)])
     batch = learner.agent.batches[-1]  # type: ignore[union-attr, index]
@@ -237,7 +236,7 @@ def test_every_memory_keeps_trees_and_continues_from_a_commit(memory: str, tmp_p
     store.commit(0, {"group0": actor.state_dict(), "learner": learner.state_dict()}, {})
     commit = store.latest_valid()
     assert commit is not None
-    other, again = build_actor(9), Learner(f"team_{memory}", SETTINGS, SPEC, CPU, seed=2)
+    other, again = build_actor(9), Learner(find_agent(AGENTS[memory]), SETTINGS, SPEC, CPU, seed=2)
     other.load_state_dict(commit.load("group0"))
     again.load_state_dict(commit.load("learner"))
     for each, role in ((actor, learner), (other, again)):
@@ -277,8 +276,7 @@ class Hoarder(TeamAgent):
 
 
 def test_a_memory_of_ones_own_is_named_by_the_agent() -> None:
-    register_agent("hoarder", Hoarder, TeamConfig)
-    learner = Learner("hoarder", SETTINGS, SPEC, CPU, seed=1)
+    learner = Learner(find_agent(Hoarder), SETTINGS, SPEC, CPU, seed=1)
     assert isinstance(learner.memory, Hoard)
     with pytest.raises(ValueError, match=r"there is no memory 'reply'; did you mean 'replay'\? \(or an import path"):
         build_memory("reply", learner.memory.setup)

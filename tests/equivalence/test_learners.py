@@ -294,7 +294,7 @@ def test_a_learner_in_a_process_equals_one_in_this_process(
     case: str, executor: Executor, hash_state: HashState
 ) -> None:
     here = Learners(InlineExecutor(), partial(build, case, 1), 1, 2)
-    there = Learners(executor, partial(build, case, 1), 1, 2, timeout=100.0)
+    there = Learners(executor, partial(build, case, 1), 1, 2)
     kind = CASES[case][1]
     for (metrics, weights), (metrics_there, weights_there) in zip(
         feed(here, kind, range(4)), feed(there, kind, range(4)), strict=True
@@ -310,7 +310,7 @@ def test_a_learner_in_a_process_equals_one_in_this_process(
 @pytest.mark.parametrize("case", list(CASES))
 def test_ranks_continue_bit_for_bit(case: str, executor: Executor, hash_state: HashState) -> None:
     kind = CASES[case][1]
-    learners = Learners(executor, partial(build, case, 2), 2, 2, timeout=100.0)
+    learners = Learners(executor, partial(build, case, 2), 2, 2)
     feed(learners, kind, range(3))
     learners.end_open_episodes([np.array([True, False, False]), np.array([False, True, True])])
     half = learners.state_dict()
@@ -327,7 +327,7 @@ def test_ranks_continue_bit_for_bit(case: str, executor: Executor, hash_state: H
 
 
 def test_every_rank_learns_from_its_own_groups(executor: Executor) -> None:
-    learners = Learners(executor, partial(build, "sac", 2), 2, 2, timeout=100.0)
+    learners = Learners(executor, partial(build, "sac", 2), 2, 2)
     fragments = fragments_of("continuous", 0)
     learners.update(list(reversed(fragments)))  # the order of arrival does not matter
     parts = learners.state_dict()
@@ -338,7 +338,7 @@ def test_every_rank_learns_from_its_own_groups(executor: Executor) -> None:
 
 def test_nothing_is_left_of_the_meeting(executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners_module.tempfile, "tempdir", str(tmp_path))
-    learners = Learners(executor, partial(build, "ppo", 2), 2, 2, timeout=100.0)
+    learners = Learners(executor, partial(build, "ppo", 2), 2, 2)
     feed(learners, "discrete", range(1))
     assert list(tmp_path.iterdir()) == []
 

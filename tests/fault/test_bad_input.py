@@ -78,6 +78,10 @@ class DictObs(Sound):
     observation_space = spaces.Dict({"a": spaces.Box(-1, 1, (3,))})
 
 
+class TextObs(Sound):
+    observation_space = spaces.Dict({"a": spaces.Text(3)})
+
+
 class TupleAction(Sound):
     action_space = spaces.Tuple((spaces.Discrete(2),))
 
@@ -170,9 +174,10 @@ REFUSED: list[tuple[tuple[Any, ...], str]] = [
     (("train", "ppo", f"{HERE}:Sond"), "has no class or function 'Sond'; did you mean 'Sound'"),
     (("train", "dqn", "Pendulum-v1"), "AgentDQN needs discrete actions, but Pendulum-v1 has continuous ones"),
     (("train", "sac", "CartPole-v1"), "AgentSAC needs continuous actions, but CartPole-v1 has discrete ones"),
-    (("train", "ppo", f"{HERE}:DictObs"), "observation_space is Dict, expected Box, Discrete or MultiBinary"),
-    (("train", "ppo", f"{HERE}:TupleAction"), "action_space is Tuple, expected Discrete or a Box of floats"),
-    (("train", "ppo", f"{HERE}:MultiAction"), "action_space is MultiDiscrete, expected Discrete or a Box"),
+    (("train", "ppo", f"{HERE}:DictObs"), "an array of shape (3,), expected a dict with ['a']"),
+    (("train", "ppo", f"{HERE}:TextObs"), "observation_space['a'] is Text, expected Box"),
+    (("train", "ppo", f"{HERE}:TupleAction"), "action_space is Tuple, expected Discrete, MultiDiscrete"),
+    (("train", "ppo", f"{HERE}:MultiAction"), "AgentPPO needs continuous or discrete actions, but"),
     (("train", "ppo", f"{HERE}:NanAtReset"), "reset returned an observation with NaN or infinity"),
     (("train", "ppo", f"{HERE}:WrongShapeAtReset"), "an observation of shape (4,), expected (3,)"),
     (("train", "ppo", f"{HERE}:TextAtReset"), "expected numbers"),

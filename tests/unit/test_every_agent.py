@@ -14,6 +14,7 @@ from elegantrl.agents.optim import GradStep
 from elegantrl.envs import make_env
 from elegantrl.nets.critics import EnsembleCritic, ValueNet
 from elegantrl.nets.layers import EnsembleLinear
+from elegantrl.nets.networks import Dueling
 from elegantrl.nets.normalize import ObsNorm
 from elegantrl.registry import agent_names, build_agent, find_agent
 from elegantrl.roles.group import GroupActor
@@ -92,10 +93,12 @@ def test_layers_alternate_with_a_non_linearity(make_spec: MakeSpec, name: str, k
     """Guards against: ENS1, two linear layers in a row, which are no more than one."""
     agent = build(name, make_spec(kind))
     stacks = [module for module in agent.modules() if isinstance(module, nn.Sequential)]
+    trunks = [module.trunk for module in agent.modules() if isinstance(module, Dueling)]  # a linear layer follows them
     assert stacks
     for stack in stacks:
         linear = [isinstance(layer, nn.Linear | EnsembleLinear) for layer in stack]
-        assert linear == [i % 2 == 0 for i in range(len(linear))] and linear[-1]
+        assert linear == [i % 2 == 0 for i in range(len(linear))]
+        assert linear[-1] != any(stack is trunk for trunk in trunks)
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
