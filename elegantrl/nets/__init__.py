@@ -1,1 +1,1 @@
-"""Networks: layers, distributions, the policies that travel to workers, and critics."""
+"""Networks: layers, distributions, the policies that are sent to workers, and critics."""

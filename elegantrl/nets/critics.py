@@ -32,16 +32,16 @@ class ValueNet(nn.Module):
 
 
 class ScaledValueNet(ValueNet):
-    """A state value whose network works in units of the targets' own mean and deviation, whatever the rewards' scale.
+    """A state value whose network predicts targets normalised by their mean and deviation, so rewards of any scale fit.
 
-    When the two move, the last layer is rescaled so that no value changes (van Hasselt et al. 2016, arXiv:1602.07714).
+    When they change, the last layer is rescaled so that no value changes (van Hasselt et al. 2016, arXiv:1602.07714).
     """
 
     mean: Tensor
     std: Tensor
     seen: Tensor
     MEMORY = 100
-    """Target batches over which the statistics average; older ones fade."""
+    """Target batches over which the statistics are averaged; the weight of older batches decays."""
 
     def __init__(self, obs: Tree, net: NetSpec, normed: bool = False):
         super().__init__(obs, net, normed)
@@ -65,9 +65,9 @@ class ScaledValueNet(ValueNet):
     def observe(self, target_mean: Tensor, target_variance: Tensor) -> None:
         """Update the statistics with new targets, before learning from them."""
         self.seen.add_(1).clamp_(max=self.MEMORY)
-        share = 1 / self.seen  # an average at first, then a fading one
+        share = 1 / self.seen  # a plain average at first, then an exponential one
         shift = target_mean - self.mean
-        # Mean and variance of the mixture of what was known and what is new.
+        # Mean and variance of the mixture of the old statistics and the new targets.
         variance = (1 - share) * self.std.square() + share * target_variance
         variance += share * (1 - share) * shift.square()
         mean, std = self.mean + share * shift, variance.sqrt().clamp(min=1e-3)
@@ -97,5 +97,5 @@ class EnsembleCritic(nn.Module):
         return self.net(torch.cat([obs, action], -1)).squeeze(-1)
 
     def subset(self, members: Members, obs: Tensor, action: Tensor) -> Tensor:
-        """The values of the chosen critics, at the cost of these alone: [B, O], [B, A] -> [members, B]."""
+        """The values of the chosen critics; the others are not computed: [B, O], [B, A] -> [members, B]."""
         return self.net.subset(members, torch.cat([obs, action], -1)).squeeze(-1)

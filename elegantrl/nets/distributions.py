@@ -1,7 +1,7 @@
-"""Action distributions as light as the maths allows: no argument checks, explicit random streams.
+"""Action distributions with few kernels: no argument checks, explicit random streams.
 
-``noise`` draws random numbers, which depend on no observation, and ``sample`` makes actions of them; so the numbers of
-many steps can be drawn at once. ``torch.distributions`` costs several times the kernels at these sizes.
+``noise`` draws random numbers, which depend on no observation, and ``sample`` turns them into actions: numbers for many
+steps can be drawn at once. ``torch.distributions`` takes several times as long at these sizes.
 
 Axes: B rows, A action.
 """
@@ -36,17 +36,17 @@ class Categorical(NamedTuple):
 
     @staticmethod
     def noise(shape: tuple[int, ...], generator: Generator) -> Tensor:
-        """What ``sample`` needs for ``shape`` [..., A]: negative Gumbel noise, or logistic noise [..., 1] if A is 2."""
+        """Noise of ``shape`` [..., A] for ``sample``: negative Gumbel noise, or logistic noise [..., 1] if A is 2."""
         if shape[-1] == 2:
             return torch.rand((*shape[:-1], 1), generator=generator, device=generator.device).logit_()
         return torch.rand(shape, generator=generator, device=generator.device).log_().neg_().log_()
 
     def sample(self, noise: Tensor) -> Tensor:
         """Choices [...]."""
-        # The largest log-probability plus Gumbel noise: two kernels; to invert the cumulative probabilities takes six.
+        # The largest log-probability plus Gumbel noise: two kernels. Inverting the cumulative probabilities takes six.
         if self.log_probs.shape[-1] != 2:
             return choice(self.log_probs - noise)
-        # Of two choices the second, if it is ahead by more than the difference of their Gumbels, which is logistic.
+        # With two choices, the difference of their Gumbel noises is logistic: one number decides.
         return (self.log_probs[..., 1] - self.log_probs[..., 0] > noise[..., 0]).long()
 
     def mode(self) -> Tensor:
@@ -69,7 +69,7 @@ class DiagGaussian(NamedTuple):
     def noise(log_std: Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:
         """Normal noise of ``shape`` [..., A] with standard deviation exp(``log_std``)."""
         noise = torch.empty(shape, device=generator.device)
-        for part in noise:  # torch draws normal numbers in blocks: one call would depend on how many parts there are
+        for part in noise:  # torch draws normal numbers in blocks: with one call they depend on the number of parts
             part.normal_(generator=generator)
         return noise * log_std.exp()
 
@@ -88,9 +88,9 @@ class DiagGaussian(NamedTuple):
 
 
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """tanh of mean + std * noise, and the log-density of that very sample: [B, A], [B]."""
+    """tanh of mean + std * noise, and the log-density of this sample: [B, A], [B]."""
     raw = mean + log_std.exp() * noise
-    # Of tanh: log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)), which does not underflow for large |x|.
+    # Derivative of tanh: log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x)), which does not underflow for large |x|.
     log_derivative = 2 * (math.log(2) - raw - softplus(-2 * raw))
     logp = (-0.5 * noise.square() - log_std - 0.5 * LOG_2PI - log_derivative).sum(-1)
     return raw.tanh(), logp

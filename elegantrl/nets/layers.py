@@ -23,9 +23,9 @@ Members = slice | Tensor
 """Members of an ensemble: a slice of them, or their indices."""
 ALL = slice(None)
 BLOCK_ROWS = 2048
-"""Rows that stay in the cache of a processor with what is computed from them."""
+"""Number of rows that fit into a processor's cache together with the results computed from them."""
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
-    "relu": partial(nn.ReLU, inplace=True),  # a linear layer does not need its output again: half the memory traffic
+    "relu": partial(nn.ReLU, inplace=True),  # half the memory traffic; a linear layer's backward needs no output
     "tanh": nn.Tanh,
     "silu": nn.SiLU,
     "elu": nn.ELU,
@@ -37,7 +37,7 @@ class EnsembleLinear(nn.Module):
 
     def __init__(self, num_members: int, num_inputs: int, num_outputs: int):
         super().__init__()
-        # The same distribution as nn.Linear, so a member is the network a user would build alone.
+        # The same distribution as nn.Linear, so a member starts like a network that is built alone.
         bound = 1 / math.sqrt(num_inputs)
         self.weight = nn.Parameter(torch.empty(num_members, num_inputs, num_outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(num_members, 1, num_outputs).uniform_(-bound, bound))
@@ -65,7 +65,7 @@ class EnsembleLayerNorm(nn.Module):
         return self.subset(ALL, x)
 
     def subset(self, members: Members, x: Tensor) -> Tensor:
-        """The outputs of the chosen members only, whose inputs ``x`` holds."""
+        """The outputs of the chosen members only; ``x`` holds the inputs of these members."""
         weight, bias = _chosen(self, members)
         return torch.addcmul(bias, weight, layer_norm(x, x.shape[-1:]))
 
@@ -74,12 +74,12 @@ STACKED = EnsembleLinear, EnsembleLayerNorm
 
 
 def _chosen(layer: EnsembleLinear | EnsembleLayerNorm, members: Members) -> tuple[Tensor, Tensor]:
-    # Slicing costs microseconds, which all members need not pay.
+    # Slicing costs microseconds; the whole ensemble needs none.
     return (layer.weight, layer.bias) if members is ALL else (layer.weight[members], layer.bias[members])
 
 
 class Stack(nn.Sequential):
-    """Layers in a row. Calling ``forward`` spares the hook machinery of each, a tenth of the time at acting sizes."""
+    """Layers in a row. Calling ``forward`` skips the hooks of each layer, a tenth of the time at acting sizes."""
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self._modules.values():
@@ -87,7 +87,7 @@ class Stack(nn.Sequential):
         return x
 
     def subset(self, members: Members, x: Tensor) -> Tensor:
-        """The outputs of the chosen members of a stacked network, at the cost of these alone."""
+        """The outputs of the chosen members of a stacked network; the others are not computed."""
         for layer in self:
             x = layer.subset(members, x) if isinstance(layer, STACKED) else layer.forward(x)
         return x
@@ -104,8 +104,8 @@ def mlp(
 ) -> Stack:
     """Linear layers with an activation between them; a stack of ``num_members`` of them if given.
 
-    With orthogonal initialisation hidden layers have gain sqrt(2) and the last one ``head_gain``; if ``normed``, what
-    goes into an activation is layer-normalised.
+    With orthogonal initialisation hidden layers have gain sqrt(2) and the last one ``head_gain``; if ``normed``, the
+    inputs of activations are layer-normalised.
     """
     layers: list[nn.Module] = []
     linears: list[nn.Linear | EnsembleLinear] = []

@@ -1,4 +1,4 @@
-"""What a network is made of, as plain values that travel to any process."""
+"""Network settings as plain values that can be sent to any process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NetSpec:
         return module
 
     def imports(self) -> list[str]:
-        """The import paths that ``build`` follows."""
+        """The import paths that ``build`` imports."""
         return [self.network] if is_import_path(self.network) else []
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Dueling(nn.Module):
 
 def build_dueling(obs: Tree, num_choices: int, net: NetSpec, normed: bool) -> Dueling:
     """Streams with a hidden layer of their own (arXiv:1511.06581, figure 1): the last width belongs to the streams, the
-    others to the trunk. Of a network that is named by import path each stream is one, and nothing is shared."""
+    others to the trunk. If the network is named by an import path, each stream is a whole network without a trunk."""
     if net.imports():
         return Dueling(nn.Identity(), net.build(obs, 1, normed=normed), net.build(obs, num_choices, normed=normed))
     shared, last = (vector_dim(obs), *net.hidden[:-1]), net.hidden[-1:]

@@ -1,4 +1,4 @@
-"""Observation normalisation: the policy carries mean and scale, the learner alone updates them."""
+"""Observation normalisation: the policy holds mean and scale, only the learner updates them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..types import State
 
 
 class ObsNorm(nn.Module):
-    """(obs - mean) / std, clipped. Its two buffers travel with the policy's weights."""
+    """(obs - mean) / std, clipped. Its two buffers are sent with the policy's weights."""
 
     mean: Tensor
     inv_std: Tensor
@@ -35,7 +35,7 @@ class RunningStats:
         self.m2 = torch.zeros(obs_dim, dtype=torch.float64, device=device)
 
     def update(self, obs: Tensor, average: Callable[[Tensor], Tensor] = lambda x: x, num_parts: int = 1) -> None:
-        """Merge a batch [..., O] (Chan et al. 1979), or one of the equal parts of a batch that are averaged over."""
+        """Merge a batch [..., O] (Chan et al. 1979), or one of ``num_parts`` equal parts that ``average`` combines."""
         rows = obs.reshape(-1, obs.shape[-1]).double()
         count, mean = rows.shape[0] * num_parts, average(rows.mean(0))
         total = self.count + count
@@ -46,7 +46,7 @@ class RunningStats:
         self.count.copy_(total)
 
     def write_to(self, norm: ObsNorm) -> None:
-        """Give the policy what was learned; a constant feature keeps scale 1."""
+        """Copy mean and scale into the policy's normaliser; a constant feature keeps scale 1."""
         variance = self.m2 / self.count.clamp(min=1)
         norm.mean.copy_(self.mean)
         norm.inv_std.copy_(torch.where(variance > 1e-8, variance.clamp(min=1e-8).rsqrt(), torch.ones_like(variance)))

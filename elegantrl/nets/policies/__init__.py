@@ -1,4 +1,4 @@
-"""Policies: the half of an agent that travels. A group actor needs this package and an environment, nothing else."""
+"""Policies: the part of an agent that is sent to workers. A group actor needs only this package and an environment."""
 
 from .base import Acted, Draw, NetPolicy, Policy, joined
 from .categorical import CategoricalPolicy

@@ -1,7 +1,7 @@
-"""The policy contract: the half of an agent that travels to where environments are.
+"""The policy contract: the part of an agent that is sent to the processes that step environments.
 
-A policy has no hidden state. What it must know of earlier steps (noise that drifts, actions that are held, recurrent
-state) is its carry, a tree that the caller keeps, resets where an episode ends, and saves.
+A policy has no hidden state. Its carry holds what depends on earlier steps (correlated noise, held actions, recurrent
+state): a tree that the caller keeps, saves, and resets at the end of an episode.
 
 Axes: T rollout steps, N lanes, B rows, A action.
 """
@@ -22,22 +22,22 @@ from ..networks import NetSpec
 from ..normalize import ObsNorm
 
 Draw = tuple[Any, ...]
-"""Random numbers for one step. They are drawn ahead, because between two steps of an environment kernels are slow."""
+"""Random numbers for one step, drawn for many steps at once: between two environment steps kernels are slow."""
 
 
 class Acted(NamedTuple):
     """What ``explore`` returns."""
 
     action: Tensor  # [N, ...]
-    out: Tree  # [N, ...] what ``kept`` needs to know of how the actions were made; () if nothing
+    out: Tree  # [N, ...] the input of ``kept``, such as network outputs; () if it needs none
     carry: Tree  # [N, ...]
 
 
 class Policy(nn.Module, ABC):
-    """Acts on observations. All its parameters and buffers are float32 and travel as one flat tensor.
+    """Acts on observations. All its parameters and buffers are float32 and are sent as one flat tensor.
 
-    A policy is built from the leaves of its observations, the specification of its actions and a ``NetSpec``; what
-    else its constructor takes must be JSON values, because they are stored with the trained weights.
+    A policy is built from the leaves of its observations, the specification of its actions and a ``NetSpec``; other
+    arguments of its constructor must be JSON values, because they are stored with the trained weights.
     """
 
     norm: nn.Module
@@ -54,7 +54,7 @@ class Policy(nn.Module, ABC):
 
     @abstractmethod
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
-        """The random numbers of each step of ``explore``; on a CPU the same, however many steps are drawn at once."""
+        """The random numbers of each step of ``explore``; on a CPU they do not depend on how many are drawn at once."""
 
     @abstractmethod
     def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
@@ -65,7 +65,7 @@ class Policy(nn.Module, ABC):
         """The best known actions [N, ...], and the next carry."""
 
     def kept(self, out: Tree, action: Tensor) -> Tree:
-        """What learning needs to know of actions [T, N, ...] that ``explore`` made of ``out`` [T, N, ...]."""
+        """What a rollout stores for learning about actions [T, N, ...], computed from ``out`` [T, N, ...]."""
         return ()
 
     def vote(self, obs: Tree) -> Tensor:
@@ -81,7 +81,7 @@ class Policy(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no probabilities")
 
     def tensors(self) -> list[Tensor]:
-        """Everything that travels, in a fixed order."""
+        """All parameters and buffers that are sent, in a fixed order."""
         return [*self.parameters(), *self.buffers()]
 
     def to_flat(self) -> Tensor:
@@ -89,7 +89,7 @@ class Policy(nn.Module, ABC):
 
 
 class NetPolicy(Policy):
-    """A policy that is one network and needs no carry: subclasses make actions of its output."""
+    """A policy that is one network and needs no carry: subclasses turn its output into actions."""
 
     net: Any
     keeps_out = False
@@ -117,7 +117,7 @@ class NetPolicy(Policy):
 
 @torch.no_grad()
 def joined(tensors: Iterable[Tensor]) -> Tensor:
-    """One flat copy of them all."""
+    """One flat copy of all tensors."""
     return torch.cat([t.reshape(-1) for t in tensors])
 
 

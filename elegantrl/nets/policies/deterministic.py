@@ -22,9 +22,9 @@ class DeterministicPolicy(WarmUpPolicy):
     """Exploring adds noise: fresh at every step, or an Ornstein-Uhlenbeck process per lane."""
 
     THETA = 0.15
-    """Share of its Ornstein-Uhlenbeck noise that a lane loses per step."""
+    """Fraction by which a lane's Ornstein-Uhlenbeck noise decays per step."""
     MIN_STD = 0.05
-    """Standard deviation with which a policy without noise counts as a normal."""
+    """Minimum standard deviation of the normal distribution that gives log-probabilities."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class DeterministicPolicy(WarmUpPolicy):
         return Carry(None, None, noise) if carry == () else carry._replace(noise=noise)
 
     def action(self, normed_obs: Tensor) -> Tensor:
-        """Actions in [-1, 1] [B, A] for observations that are normalised already."""
+        """Actions in [-1, 1], shape [B, A], for observations that are normalised already."""
         return self.net(normed_obs).tanh()
 
     def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
@@ -66,6 +66,6 @@ class DeterministicPolicy(WarmUpPolicy):
         return out.tanh()
 
     def logp_above_entropy(self, obs: Tree, action: Tensor) -> Tensor:
-        # As the normal it explores with.
+        # The log-density of the normal distribution with which it explores.
         log_std = torch.full_like(action[..., :1], math.log(max(self.noise_std, self.MIN_STD)))
         return above_entropy(DiagGaussian(self.action(self.norm(obs)), log_std), action)

@@ -15,14 +15,14 @@ from .spec import PolicySpec
 
 
 class EnsemblePolicy(Policy):
-    """The weighted average of what its members vote for. An ensemble is for deployment and does not explore."""
+    """The weighted average of its members' votes. An ensemble is for deployment and does not explore."""
 
     def __init__(
         self, obs: Tree, action: ActionSpec, net: NetSpec, members: list[dict[str, Any]], weights: list[float]
     ):
         """``members`` are policy specifications as JSON. Each member normalises observations by itself."""
         super().__init__(obs, action, net)
-        # The specification of the ensemble counts their import paths among its own and was allowed to be built.
+        # The ensemble's specification lists the import paths of its members too, and the caller has allowed them.
         built = [PolicySpec.from_json(member).build(allow_import=True) for member in members]
         self.members = nn.ModuleList(built)
         self.votes = [(member.vote, weight) for member, weight in zip(built, weights, strict=True)]

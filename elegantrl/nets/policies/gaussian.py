@@ -41,7 +41,7 @@ class GaussianPolicy(NetPolicy):
         return DiagGaussian(out.mT.contiguous().mT, self.log_std).log_prob(action)
 
     def vote(self, obs: Tree) -> Tensor:
-        # The environment clips what lies beyond the limits: it must not outweigh the other members.
+        # Clipped as the environment does: a value beyond the limits must not outweigh the other members.
         return self.output(obs).clamp(-1, 1)
 
     def logp_above_entropy(self, obs: Tree, action: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class QPolicy(NetPolicy):
     ):
         super().__init__(obs, action, net)
         self.dueling = dueling
-        if dueling:  # one output more: the state value, in front of the advantages
+        if dueling:  # one more output: the state value, before the advantages
             self.net = build_dueling(obs, self.action_dim, net, layer_norm)
         else:
             self.net = net.build(obs, self.action_dim, normed=layer_norm)
@@ -65,5 +65,5 @@ class QPolicy(NetPolicy):
 
     def vote(self, obs: Tree) -> Tensor:
         q = self.q(obs)
-        # One vote each: values of different runs have different scales.
+        # One-hot: values of different runs have different scales.
         return one_hot(q.argmax(-1), q.shape[-1]).to(q.dtype)

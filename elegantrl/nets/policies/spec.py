@@ -1,4 +1,4 @@
-"""How a policy is built anywhere: from plain values that travel to other processes and into files."""
+"""Specifications of policies: plain values that can be sent to other processes and stored in files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PolicySpec:
     """JSON values."""
 
     def build(self, allow_import: bool = False) -> Policy:
-        """A new policy. Import paths are followed only if the caller allows it: a file must not choose what runs."""
+        """A new policy. Import paths are imported only if the caller allows it: a file must not choose what runs."""
         paths = self.imports()
         if paths and not allow_import:
             raise ConfigError(
@@ -54,7 +54,7 @@ class PolicySpec:
         return policy
 
     def imports(self) -> list[str]:
-        """The import paths of others' code that ``build`` follows."""
+        """The import paths outside the library that ``build`` imports."""
         own = [self.kind] if is_import_path(self.kind) else []
         members = [PolicySpec.from_json(member).imports() for member in self.kwargs.get("members", [])]
         return [*own, *self.net.imports(), *(path for paths in members for path in paths)]
@@ -76,7 +76,7 @@ class FlatPolicy:
     """A policy whose weights are views of one flat tensor: a new version is one copy."""
 
     def __init__(self, spec: PolicySpec, device: torch.device):
-        # Initial weights are overwritten at once: they must not cost a draw from torch's global stream.
+        # Initial weights are overwritten at once: drawing them must not advance torch's global stream.
         with torch.random.fork_rng(devices=[]):
             # Specifications come from the learner of the same run, which has imported what they name.
             self.policy = spec.build(allow_import=True).to(device).requires_grad_(False)

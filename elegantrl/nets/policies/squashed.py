@@ -18,7 +18,7 @@ class SquashedPolicy(WarmUpPolicy):
 
     LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
     EDGE = 1 - 1e-4
-    """Stored actions are taken to lie within this: tanh has no inverse at 1."""
+    """Stored actions are clipped to this magnitude: tanh has no inverse at 1."""
 
     def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec = NetSpec(), warm_up_hold: int = 1):  # noqa: B008
         super().__init__(obs, action, net, warm_up_hold)
@@ -41,6 +41,6 @@ class SquashedPolicy(WarmUpPolicy):
 
     def logp_above_entropy(self, obs: Tree, action: Tensor) -> Tensor:
         mean, log_std = self.output(obs).chunk(2, -1)
-        # Before the squashing, whose derivative at a given action is the same for every policy.
+        # Density before tanh: the derivative of tanh at a given action is the same for every policy.
         normal = DiagGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
         return above_entropy(normal, action.clamp(-self.EDGE, self.EDGE).atanh())

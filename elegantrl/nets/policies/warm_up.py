@@ -14,7 +14,7 @@ from .base import Acted, Draw, NetPolicy
 
 
 class Carry(NamedTuple):
-    """What exploration carries from step to step; None for what is switched off."""
+    """Exploration state that is kept from step to step; a field that is switched off is None."""
 
     held: Tensor | None  # [N, A] the random action of the step before
     holds: Tensor | None  # [N, 1] bool: whether there is one
@@ -31,14 +31,14 @@ class Noise(NamedTuple):
 
 
 class WarmUpPolicy(NetPolicy):
-    """Continuous actions; uniform ones while a replay buffer warms up, each of which may be held for some steps."""
+    """Continuous actions. While the replay buffer warms up they are uniform, and each may be held for some steps."""
 
     random_frac: Tensor
 
     def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec, warm_up_hold: int):
         super().__init__(obs, action, net)
         self.warm_up_hold = warm_up_hold
-        # Share of uniform random actions: 1 while the buffer warms up, then 0. The learner sets it.
+        # Fraction of uniform random actions: 1 while the buffer warms up, then 0. The learner sets it.
         self.register_buffer("random_frac", torch.ones(()))
 
     def initial_carry(self, num_lanes: int) -> Tree:
@@ -54,7 +54,7 @@ class WarmUpPolicy(NetPolicy):
         normal_NA = torch.randn(shape, generator=generator, device=generator.device)
         uniform_NA = torch.empty_like(normal_NA).uniform_(-1, 1, generator=generator)
         ends_N1 = None
-        if self.warm_up_hold > 1:  # a chance per step, so that stretches of all lengths occur
+        if self.warm_up_hold > 1:  # a probability per step, so that actions are held for different numbers of steps
             ends_N1 = torch.empty_like(normal_NA[:, :1]).uniform_(generator=generator) < 1 / self.warm_up_hold
         is_random_N1 = torch.empty_like(normal_NA[:, :1]).uniform_(generator=generator) < self.random_frac
         return Noise(normal_NA, is_random_N1, uniform_NA, ends_N1)
