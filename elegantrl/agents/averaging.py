@@ -1,7 +1,7 @@
-"""Statistics over the batch of all learners, as agents ask for them.
+"""Statistics over the batch of all learners.
 
-``OneRank`` holds the whole batch, so its own statistics are those of the batch. Where several learners hold equal parts
-of every batch, a subclass averages over them; agents call both in the same way and know of no process.
+``OneRank`` holds the whole batch, so its own statistics are those of the batch. With several learners, each holds an
+equal part of every batch and a subclass averages over all ranks; agents call both classes in the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the runtime may ask of an agent. Nothing here knows of processes, environments, files or clocks."""
+"""The agent contract that the runtime uses. It is independent of processes, environments, files and clocks."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class AgentConfig(Section):
     reward_scale: float = setting(1.0, gt=0.0)
     """Rewards are multiplied by this before learning; reported returns are not."""
     normalize_obs: bool = False
-    """Give networks observations with mean 0 and variance 1, measured while training."""
+    """Normalise observations to mean 0 and variance 1, measured while training."""
     network: str = "mlp"
-    """What policies and state values are made of: `mlp`, or the import path of a function like
+    """Network of policies and state values: `mlp`, or the import path of a function like
     `elegantrl.nets.networks:linear_layers`."""
     layer_norm: bool = False
     """Layer-normalise the hidden layers of networks that estimate values."""
@@ -65,7 +65,7 @@ class AgentConfig(Section):
     """Steps each environment takes between two learning phases."""
 
     def net(self) -> NetSpec:
-        """What the networks have in common."""
+        """The settings that all networks share."""
         return NetSpec(self.hidden, self.activation, self.init, self.normalize_obs, self.network)
 
 
@@ -78,23 +78,23 @@ class Hypers(nn.Module):
             if "tunable" in f.metadata:
                 self.register_buffer(f.name, torch.tensor(float(getattr(config, f.name))))
 
-    def __getattr__(self, name: str) -> Tensor:  # only so that a type checker knows what a hyper-parameter is
+    def __getattr__(self, name: str) -> Tensor:  # only for type checkers: a hyper-parameter is a tensor
         return super().__getattr__(name)  # type: ignore[return-value]
 
 
 class Agent(nn.Module, ABC):
-    """The half of an algorithm that stays with the learner; ``policy`` is the half that travels.
+    """The part of an algorithm that stays in the learner; its ``policy`` is sent to workers.
 
-    A subclass builds its networks; ``update`` turns data into better ones.
+    A subclass builds the networks; ``update`` trains them on data.
     """
 
     memory: ClassVar[str]
-    """What ``update`` learns from: a name in ``data.memory.MEMORIES``, or the import path of another ``Memory``."""
+    """The source of batches for ``update``: a name in ``data.memory.MEMORIES``, or a ``Memory``'s import path."""
     hot: ClassVar[tuple[str, ...]]
-    """Pure functions of (parameters, buffers, arguments): what may be compiled or mapped over a population."""
+    """Pure functions of (parameters, buffers, arguments), which may be compiled or mapped over a population."""
     actions: ClassVar[frozenset[str]] = frozenset({"discrete", "continuous"})
     teams: ClassVar[bool] = False
-    """Whether it learns for several agents that act together (``EnvSpec.num_agents``)."""
+    """Whether the agent can train a team (``EnvSpec.num_agents``)."""
 
     policy: Policy
     policy_spec: PolicySpec
@@ -122,7 +122,7 @@ class Agent(nn.Module, ABC):
         self.hypers = Hypers(config).to(device)
         self.generator = torch_stream(seed, "agent", device=device)
         self.common = self.generator
-        """The stream of what all learners must draw alike; one of its own where there are several."""
+        """The stream of numbers that must be equal on all learners; a separate stream if there are several."""
         self.num_updates = 0
         self.obs_stats = RunningStats(spec.obs_dim, device) if config.normalize_obs else None
         self.h_term = None
@@ -138,12 +138,12 @@ class Agent(nn.Module, ABC):
         return self.memory
 
     def see(self, rollout: Rollout) -> None:
-        """Take notice of new steps before the memory receives them."""
+        """Update the agent's own statistics with new steps, before the memory receives them."""
         if self.h_term is not None:
             self.h_term.see(rollout, self.hypers.h_gamma)
 
     def seen_state(self) -> State:
-        """What ``see`` keeps of this learner's lanes."""
+        """The state that ``see`` keeps for this learner's lanes."""
         return {} if self.h_term is None else {"trajectories": self.h_term.trajectories.state_dict()}
 
     def load_seen_state(self, state: State) -> None:
@@ -156,18 +156,18 @@ class Agent(nn.Module, ABC):
             self.h_term.trajectories.truncate_newest(lanes)
 
     def build_policy(self, kind: str, spec: EnvSpec, device: torch.device, **extra: Any) -> Any:
-        """The policy of this kind with the config's network settings; it can be rebuilt anywhere from its spec."""
+        """The policy of this kind with the config's network settings; other processes rebuild it from its spec."""
         self.policy_spec = PolicySpec(kind, spec.obs, spec.action, self.config.net(), extra)
         return self.policy_spec.build(allow_import=True).to(device)
 
     def schedule(self, env_steps: int) -> None:
-        """Set what follows a schedule for the update at this many environment steps."""
-        lr = self.hypers.lr * self.share_left(self.config.lr_schedule, env_steps)
+        """Set scheduled values for the update at this many environment steps."""
+        lr = self.hypers.lr * self.schedule_factor(self.config.lr_schedule, env_steps)
         for step in self.grad_steps().values():
             step.lr.copy_(lr)
 
-    def share_left(self, schedule: Schedule, env_steps: int) -> float:
-        """What a schedule leaves of its value by now."""
+    def schedule_factor(self, schedule: Schedule, env_steps: int) -> float:
+        """The factor, from 1 down to 0, by which a schedule scales its value."""
         return 1.0 if schedule == "constant" else max(0.0, 1.0 - env_steps / self.config.schedule_steps)
 
     def optimizer(self, params: Iterable[nn.Parameter]) -> GradStep:
@@ -176,7 +176,7 @@ class Agent(nn.Module, ABC):
         return GradStep(params, self.hypers.lr, c.max_grad_norm, c.adam_epsilon)
 
     def is_finite(self) -> Tensor:
-        """Whether every gradient so far was finite, its square too; on the device, for a reader that decides when."""
+        """Whether all gradients and their squares were finite: a device scalar, read when the caller needs it."""
         return torch.stack([step.sum_of_squares for step in self.grad_steps().values()]).isfinite().all()
 
     def grad_steps(self) -> dict[str, GradStep]:
@@ -184,14 +184,14 @@ class Agent(nn.Module, ABC):
         return {name: value for name, value in vars(self).items() if isinstance(value, GradStep)}
 
     def observe(self, obs: Tensor) -> None:
-        """Let the observation normaliser see new data; what the policy sees changes from the next version on."""
+        """Update the observation normaliser; the policy of workers changes with the next version."""
         if self.obs_stats is not None:
             assert isinstance(self.policy.norm, ObsNorm)
             self.obs_stats.update(obs, self.averaging.average, self.averaging.size)
             self.obs_stats.write_to(self.policy.norm)
 
     def average_with(self, ranks: OneRank, seed: int) -> None:
-        """Learn as one of several: gradients and statistics of all, noise and shuffles of one's own."""
+        """Learn as one of several ranks: gradients and statistics are averaged, random streams are the rank's own."""
         self.averaging = ranks
         for step in self.grad_steps().values():
             step.averaging = ranks
@@ -204,12 +204,12 @@ class Agent(nn.Module, ABC):
         return torch.empty_like(x).normal_(generator=self.generator)
 
     def descend(self, name: str, step: GradStep, *args: Any) -> tuple[LazyMetrics, Tensor]:
-        """One step down the gradient of the hot function ``name``; its metrics, and the norm of the gradient."""
+        """One descent step on the hot function ``name``; returns its metrics and the norm of its gradient."""
         grad, metrics_of = self.gradients(self, name, step, *args)
         return metrics_of, step.follow(grad)
 
     def training_state(self) -> State:
-        """Parameters, optimisers, normaliser, counters and the random stream: all that learning depends on."""
+        """Everything learning depends on: parameters, optimisers, normaliser, counters and the random stream."""
         state: State = {
             "modules": {name: value.detach().clone() for name, value in self.state_dict().items()},
             "optimizers": {name: step.state_dict() for name, step in self.grad_steps().items()},

@@ -1,4 +1,4 @@
-"""Soft actor-critic for discrete actions: expectations over all actions take the place of samples.
+"""Soft actor-critic for discrete actions: expectations over all actions replace samples.
 
 Christodoulou 2019 (arXiv:1910.07207). Axes: B minibatch rows, E critics, A actions.
 """
@@ -25,7 +25,7 @@ class DiscreteSACConfig(SACConfig):
 
     hidden: tuple[int, ...] = setting((64, 64), ge=1)
     target_entropy_frac: float = setting(0.3, ge=0.0, le=1.0)
-    """Entropy the temperature steers to, as a share of the largest possible one."""
+    """Target entropy of the temperature, as a fraction of the maximum entropy."""
     alpha_init: float = setting(0.2, gt=0.0)
     target_entropy_per_dim: Hidden[float] = unused(-1.0)
     warm_up_hold: Hidden[int] = unused(1)
@@ -52,7 +52,7 @@ class AgentDiscreteSAC(AgentSAC):
         return ActionNoise(batch.reward[:0], batch.reward[:0])  # nothing is sampled
 
     def warm_up(self, env_steps: int) -> None:
-        """The initial policy is almost uniform: its own actions are random enough."""
+        """Do nothing: the initial policy is almost uniform, so its own actions are random enough."""
 
     def q_taken(self, b: Transition) -> Tensor:
         q_EBA = self.critic(self.policy.norm(b.obs))

@@ -26,13 +26,13 @@ class DQNConfig(ReplayConfig):
     batch_size: int = setting(64, ge=1)
     buffer_size: int = setting(100_000, ge=1)
     double: bool = False
-    """The online network picks the next action, the target network values it."""
+    """The online network selects the next action, the target network evaluates it."""
     dueling: bool = False
     """Split Q into a state value and advantages."""
     epsilon_end: float = setting(0.05, ge=0.0, le=1.0)
-    """Share of random actions once exploration has ended; it starts at 1."""
+    """Final fraction of random actions; it starts at 1."""
     explore_steps: int = setting(10_000, ge=1)
-    """Environment steps over which the share of random actions falls to `epsilon_end`."""
+    """Environment steps over which the fraction of random actions falls to `epsilon_end`."""
 
 
 class AgentDQN(ReplayAgent):
@@ -71,7 +71,7 @@ class AgentDQN(ReplayAgent):
 
     def next_value(self, next_obs_BO: Tensor) -> Tensor:
         """Value of the best next action [B]."""
-        # The target network's own normaliser is a stale copy: both networks see what the policy sees.
+        # The target network's own normaliser is a stale copy: both networks use the policy's.
         next_obs_BO = self.policy.norm(next_obs_BO)
         next_q_BA = self.policy_target.values(next_obs_BO)
         if not self.config.double:

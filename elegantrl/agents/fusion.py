@@ -1,8 +1,8 @@
 """Model fusion: several training states of one kind of agent become one, by weighted averages.
 
-Pure functions on what ``Agent.training_state`` returns: networks, their targets, temperatures and the optimisers'
-moments are averaged; statistics of observations are pooled, and the policy's normaliser is computed from the pooled
-ones. Counters and random streams are those of the first state.
+Pure functions on states of ``Agent.training_state``: networks, their targets, temperatures and the optimisers' moments
+are averaged; observation statistics are pooled, and the policy's normaliser is computed from the pooled statistics.
+Counters and random streams are those of the first state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def fuse(states: Sequence[State], weights: Sequence[float] | None = None) -> Sta
 
 
 def average(states: Sequence[dict[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Tensor by tensor; whole numbers cannot be averaged and are those of the first."""
+    """The weighted average of each tensor; integers cannot be averaged and are those of the first state."""
     fused = {}
     for name, tensor in states[0].items():
         if any(s[name].shape != tensor.shape for s in states):
@@ -52,7 +52,7 @@ def average(states: Sequence[dict[str, Tensor]], shares: Sequence[float]) -> dic
 
 
 def pool(stats: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Mean and squared deviations of all observations that any of them has seen."""
+    """Mean and squared deviations over the observations of all states."""
     if not stats[0]:
         return {}
     count = sum((s["count"] for s in stats), torch.zeros_like(stats[0]["count"]))
@@ -62,7 +62,7 @@ def pool(stats: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def normalizer(stats: dict[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    """The normalisers among the modules, from pooled statistics; an average would jump at the next observation."""
+    """The buffers of normalisers, from pooled statistics: averaged buffers would jump at the next update."""
     if not stats:
         return {}
     running = RunningStats(stats["mean"].shape[-1], stats["mean"].device)

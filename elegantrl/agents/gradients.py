@@ -1,4 +1,4 @@
-"""How the losses of an agent become gradients. Autograd defines what a gradient is; faster ways must agree with it."""
+"""Gradients of an agent's losses. Autograd defines the result; faster implementations must agree with it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 LazyMetrics = Callable[[], Metrics]
-"""The metrics of a hot function, computed when they are asked for: most minibatches are not logged."""
+"""The metrics of a hot function, computed when called: most minibatches are not logged."""
 
 
 class Gradients:
     """Differentiates the hot functions of an agent, here by autograd.
 
-    A subclass is another way to the same numbers: derived by hand, compiled, or stacked over a population. Agents call
-    ``Agent.descend`` and do not know which one is at work.
+    A subclass computes the same numbers in another way: derived by hand, compiled, or stacked over a population. Agents
+    call ``Agent.descend`` and do not depend on the subclass.
     """
 
     def __init__(self, description: str = "autograd"):

@@ -1,13 +1,13 @@
-"""The Hamiltonian term (H-term): the K-step energy of a policy on the best stretches of its recent past.
+"""The Hamiltonian term (H-term): the K-step energy of a policy on the best windows of its recent trajectories.
 
 Energy of one window of K steps, with excess log-probabilities e_j and rewards r_k scaled to [0, 1]:
 
     H = - sum_k gamma_h^k * clamp(e_1 + ... + e_k) * r_k
 
-Added to a policy's loss with weight lambda it raises the probability of action sequences that paid well. An excess is
-a log-probability above what the policy expects of its own actions, so that neither the units nor the number of
-probability mass hide in it (a density would); the clamp leaves alone what is likely enough already and what the policy
-has left far behind. Axes: L windows, K steps of a window, O obs, A action.
+Added to a policy's loss with weight lambda it raises the probability of action sequences with high rewards. An excess
+is a log-probability plus the policy's entropy, which, unlike a density, does not depend on the units of actions. The
+clamp removes the gradient for sequences that are likely enough already and for those that have become very unlikely.
+Axes: L windows, K steps of a window, O obs, A action.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class HTermConfig:
     h_length: int = setting(4, ge=1, only_with={"h_term": True})
     """Steps of a window (K)."""
     h_windows: int = setting(64, ge=1, only_with={"h_term": True})
-    """How many of the best windows count (L)."""
+    """Number of best windows that are used (L)."""
     h_gamma: float = tunable(0.8, 0.5, 0.99, gt=0.0, le=1.0, only_with={"h_term": True})
     """Discount within a window."""
     h_store: int = setting(32_768, ge=1, only_with={"h_term": True})
-    """Newest steps, over all environments, among which the best windows are looked for."""
+    """Newest steps, over all environments, in which the best windows are searched."""
 
 
 class HTerm(nn.Module):
@@ -59,7 +59,7 @@ class HTerm(nn.Module):
         self.trajectories = TrajectoryStore(config.h_store, spec, device)
 
     def see(self, rollout: Rollout, gamma: Tensor) -> None:
-        """Store new steps and take the best windows of what is stored."""
+        """Store new steps and select the best windows of all stored steps."""
         self.trajectories.add(rollout)
         num_windows, length = self.weight.shape
         windows = self.trajectories.top_windows(num_windows, length, gamma)

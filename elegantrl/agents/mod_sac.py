@@ -1,8 +1,8 @@
-"""SAC whose actor moves as often as its critics can be trusted: the "reliable lambda" rule of two time scales.
+"""SAC whose actor is updated less often while the critic loss is large: the "reliable lambda" rule of two time scales.
 
-A running average c of the critic loss gives the trust lambda = exp(-c^2). The actor is updated while the ratio of actor
-to critic updates is below 1 / (2 - lambda): every second critic update when the loss is large, every one when it is
-small.
+A running average c of the critic loss gives the reliability lambda = exp(-c^2). The actor is updated while the ratio of
+actor to critic updates is below 1 / (2 - lambda): with every second critic update when the loss is large, with every
+one when it is small.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class AgentModSAC(AgentSAC):
 
     def __init__(self, spec: EnvSpec, config: ModSACConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        # Starts where the trust is one half. Both are buffers, so that a commit holds them.
+        # Starts at a reliability of one half. All three are buffers, so that a commit holds them.
         self.register_buffer("loss_average", torch.tensor(math.sqrt(math.log(2.0)), device=device))
         self.register_buffer("actor_updates", torch.zeros((), dtype=torch.int64))
         self.register_buffer("allowed_ratio", torch.tensor(1 / 1.5))
 
     def actor_is_due(self, metrics: Metrics) -> bool:
-        # The mean square error of one critic, whatever their number.
+        # The mean square error per critic.
         error = self.averaging.average(metrics["loss/critic"] * (2 / self.config.num_critics))
         self.loss_average.lerp_(error, 1 - KEEP)
         if self.num_updates % READ_EVERY == 0:

@@ -1,6 +1,6 @@
-"""What replay agents share: cadence settings, and the actor-critic skeleton of the continuous ones.
+"""Base classes of replay agents: settings of the update cadence, and the actor-critic for continuous actions.
 
-A member of the actor-critic family says two things: ``next_value`` and ``actor_loss``.
+A subclass of the actor-critic defines two methods: ``next_value`` and ``actor_loss``.
 Axes: B minibatch rows, E critics, O obs, A action.
 """
 
@@ -40,15 +40,15 @@ class ReplayConfig(AgentConfig):
     n_step: int = setting(1, ge=1)
     """Rewards summed before bootstrapping."""
     tau: float = tunable(0.005, 0.001, 0.1, "log", gt=0.0, le=1.0)
-    """How far the target network moves towards the online one; 1 copies it."""
+    """Fraction by which the target network moves towards the online one; 1 copies it."""
     target_interval: int = setting(1, ge=1)
     """Updates between two moves of the target network."""
     prioritized: bool = False
     """Replay transitions in proportion to their temporal-difference error."""
     priority_alpha: float = setting(0.6, ge=0.0, le=1.0, only_with={"prioritized": True})
-    """How far the error decides what is replayed: 0 not at all, 1 in full proportion."""
+    """Exponent of the error in a priority: 0 replays uniformly, 1 in full proportion."""
     priority_beta: float = setting(0.4, ge=0.0, le=1.0, only_with={"prioritized": True})
-    """How far importance weights undo that bias; rises to 1 over `schedule_steps`."""
+    """Exponent of the importance weights that correct that bias; rises to 1 over `schedule_steps`."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -59,7 +59,7 @@ class ReplayConfig(AgentConfig):
 
 
 def td_loss(error: Tensor, loss: Tensor, b: Transition) -> tuple[Tensor, Metrics]:
-    """Mean of the losses [..., B], weighed if replay is prioritised, which then also wants the absolute errors [B]."""
+    """Mean of the losses [..., B]; for prioritised replay weighted, with the absolute errors [B] as a metric."""
     if b.weight is None:
         return loss.mean(-1), {}
     priority_B = error.detach().abs()
@@ -67,7 +67,7 @@ def td_loss(error: Tensor, loss: Tensor, b: Transition) -> tuple[Tensor, Metrics
 
 
 TD_ERROR = "td_error"
-"""Where a loss leaves its absolute errors [B] for ``Update.td_error``."""
+"""The metric of a loss that holds its absolute errors [B] for ``Update.td_error``."""
 
 
 Aggregate = Literal["min", "mean", "subset"]
@@ -81,15 +81,15 @@ class ActorCriticConfig(ReplayConfig, HTermConfig):
     num_critics: int = setting(2, ge=1)
     """Independent critics in the ensemble."""
     target_critics: Aggregate = "min"
-    """What the critics say of a target: their `min`imum (against over-estimation), their `mean` (against variance), or
-    the minimum of a random `subset`, drawn anew for every update."""
+    """How critics form a target: their `min`imum (against over-estimation), their `mean` (against variance), or the
+    minimum of a random `subset`, drawn for every update."""
     subset_size: int = setting(2, ge=1, only_with={"target_critics": "subset"})
     """Critics in that random subset."""
     actor_interval: int = setting(1, ge=1)
     """Critic updates per actor update."""
     warm_up_hold: int = setting(1, ge=1)
-    """Steps, on average, for which a random action of the warm-up is held: where single actions lead nowhere, held ones
-    do."""
+    """Mean number of steps for which a random action of the warm-up is held: held actions explore further than
+    independent ones."""
 
     def __post_init__(self) -> None:
         ReplayConfig.__post_init__(self)
@@ -100,7 +100,7 @@ class ActorCriticConfig(ReplayConfig, HTermConfig):
 
 
 class ActionNoise(NamedTuple):
-    """Standard normal numbers of one update, drawn before it, so that hot functions draw nothing themselves."""
+    """Standard normal numbers of one update, drawn before it, so that hot functions draw no random numbers."""
 
     next_action: Tensor  # [B, A] for the action at the successor
     action: Tensor  # [B, A] for the action at the observation
@@ -159,7 +159,7 @@ class AgentActorCritic(ReplayAgent):
         return Update(metrics, metrics.pop(TD_ERROR, None))
 
     def actor_is_due(self, metrics: Metrics) -> bool:
-        """Whether this update moves the actor too: every ``actor_interval``-th one, with the targets of TD3."""
+        """Whether this update moves the actor too: every ``actor_interval``-th one does."""
         return (self.num_updates + 1) % self.config.actor_interval == 0
 
     def draw_noise(self, batch: Transition) -> ActionNoise:
@@ -167,7 +167,7 @@ class AgentActorCritic(ReplayAgent):
         return ActionNoise(self.normal_like(batch.action), self.normal_like(batch.action))
 
     def update_actor(self, batch: Transition, noise: ActionNoise) -> Metrics:
-        """One step down the policy's gradient."""
+        """One descent step on the policy's loss."""
         metrics_of, norm = self.descend("policy_loss", self.actor_step, batch, noise)
         return metrics_of() | {"actor/grad_norm": norm}
 
@@ -191,11 +191,11 @@ class AgentActorCritic(ReplayAgent):
         return loss, metrics | {"loss/critic": loss.detach(), "critic/q": q_EB.detach().mean()}
 
     def q_taken(self, b: Transition) -> Tensor:
-        """What the critics think of the actions that were taken [E, B]."""
+        """The critics' values [E, B] of the actions that were taken."""
         return self.critic(self.policy.norm(b.obs), b.action)
 
     def target_q(self, *inputs: Tensor) -> Tensor:
-        """What the target critics together make of their inputs [B, ...]."""
+        """The target critics' values of inputs [B, ...], combined by ``target_critics``."""
         if self.config.target_critics == "subset":
             return self.critic_target.subset(self.subset, *inputs).amin(0)
         q_EB: Tensor = self.critic_target(*inputs)

@@ -1,6 +1,6 @@
 """The skeleton shared by A2C and PPO: advantages for a fresh rollout, then minibatch steps on it.
 
-A member of the family says one thing: ``policy_loss``.
+A subclass defines one method: ``policy_loss``.
 Axes: T rollout steps, N lanes, B minibatch rows drawn from the T*N steps, O obs, A action.
 """
 
@@ -39,17 +39,17 @@ class OnPolicyConfig(AgentConfig):
     value_coef: float = setting(0.5, ge=0.0)
     """Weight of the value loss."""
     entropy_coef: float = tunable(0.0, 0.0, 0.05, ge=0.0)
-    """Weight of the entropy bonus; larger explores more, 0 leaves it out of the run altogether."""
+    """Weight of the entropy bonus; a larger weight explores more, 0 skips its computation."""
     entropy_schedule: Schedule = setting("constant", only_with={"entropy_coef": True})
     """`linear` lets that weight fall to zero over `schedule_steps`."""
     normalize_value: bool = False
-    """Let the value network work in units of its targets' mean and deviation, so that their scale does not matter."""
+    """Normalise the targets of the value network by their mean and deviation, so that their scale does not matter."""
     normalize_advantage: bool = True
-    """Give advantages mean 0 and variance 1 over the whole rollout."""
+    """Normalise advantages to mean 0 and variance 1 over the whole rollout."""
     vtrace: bool = False
     """Correct targets for the policy that acted (V-trace), for data that is a few versions old."""
     log_std_init: float = 0.0
-    """Where the log standard deviation of continuous actions starts."""
+    """Initial log standard deviation of continuous actions."""
 
 
 class Batch(NamedTuple):
@@ -83,12 +83,12 @@ class AgentOnPolicy(Agent):
 
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)
-        self.entropy_left.fill_(self.share_left(self.config.entropy_schedule, env_steps))
+        self.entropy_left.fill_(self.schedule_factor(self.config.entropy_schedule, env_steps))
 
     def update(self, batch: Rollout) -> Update:
         """Several epochs of minibatch steps on one rollout [T, N]."""
         is_first = self.num_updates == 0
-        if is_first:  # networks must not begin with inputs of another scale than all later ones
+        if is_first:  # the first inputs of the networks must have the same scale as later ones
             self.observe(batch.obs)
         rows = self.targets(batch)
         if isinstance(self.value, ScaledValueNet):
@@ -106,10 +106,10 @@ class AgentOnPolicy(Agent):
                 break
         if not is_first:  # after learning: the policy that acted had the statistics before this rollout
             self.observe(batch.obs)
-        return Update(self.diagnose(metrics))  # of the last minibatch: most of a log line's cost is saved on the others
+        return Update(self.diagnose(metrics))  # of the last minibatch only: metrics of all would cost time
 
     def minibatches(self, rows: Batch) -> list[Batch]:
-        """Shuffled without replacement; a full batch needs no shuffling."""
+        """Minibatches shuffled without replacement; a full batch needs no shuffling."""
         num_rows = rows.logp.shape[0]
         if num_rows <= self.config.batch_size:
             return [rows]
@@ -118,7 +118,7 @@ class AgentOnPolicy(Agent):
         return [Batch(*parts) for parts in zip(*columns, strict=True)]
 
     def may_stop(self) -> bool:
-        """Whether ``should_stop`` is to be asked after each epoch."""
+        """Whether ``update`` calls ``should_stop`` after each epoch."""
         return False
 
     def should_stop(self, epoch: Sequence[Metrics]) -> bool:
@@ -126,7 +126,7 @@ class AgentOnPolicy(Agent):
         return False
 
     def diagnose(self, metrics: Metrics) -> Metrics:
-        """What is worth logging of what the loss returned."""
+        """The metrics to log, computed from those that the loss returned."""
         return metrics
 
     @torch.no_grad()
@@ -152,7 +152,7 @@ class AgentOnPolicy(Agent):
         return Batch(*(x.flatten(0, 1) for x in rows))
 
     def values(self, obs: Tensor) -> Tensor:
-        """Values [...] of observations [..., O]; on a CPU in blocks of rows that stay in its cache."""
+        """Values [...] of observations [..., O]; on a CPU in blocks of rows that fit into its cache."""
         if obs.device.type != "cpu":
             return self.value(self.policy.norm(obs))
         blocks = torch.split(obs.reshape(-1, obs.shape[-1]), BLOCK_ROWS)
@@ -162,7 +162,7 @@ class AgentOnPolicy(Agent):
         """Values of the true successors. Only the last row and truncated steps need another forward pass."""
         last_N = self.values(r.next_obs[-1])
         next_value_TN = torch.cat([value_TN[1:], last_N.unsqueeze(0)])
-        cut = r.truncated.nonzero(as_tuple=True)  # reads the host once per rollout, far from the minibatch loop
+        cut = r.truncated.nonzero(as_tuple=True)  # one host sync per rollout, outside the minibatch loop
         if cut[0].numel():
             next_value_TN[cut] = self.values(r.next_obs[cut])
         return next_value_TN
@@ -173,7 +173,7 @@ class AgentOnPolicy(Agent):
         value_loss = self.value.loss(self.policy.norm(b.obs), b.value_target)
         loss = policy_loss + self.config.value_coef * value_loss
         metrics |= {"loss/policy": policy_loss.detach(), "loss/value": value_loss.detach()}
-        if self.config.entropy_coef > 0:  # a term that is switched off is not worth a tenth of the update
+        if self.config.entropy_coef > 0:  # the entropy takes a tenth of the update
             entropy = dist.entropy().mean()
             loss = loss - self.hypers.entropy_coef * self.entropy_left * entropy
             metrics["policy/entropy"] = entropy.detach()
@@ -185,4 +185,4 @@ class AgentOnPolicy(Agent):
 
     @abstractmethod
     def policy_loss(self, dist: Categorical | DiagGaussian, b: Batch) -> tuple[Tensor, Metrics]:
-        """What the policy minimises on a minibatch, and what is worth logging."""
+        """The policy's loss on a minibatch, and metrics."""

@@ -17,7 +17,7 @@ class GradStep:
 
     BETA1, BETA2 = 0.9, 0.999
     averaging = OneRank()
-    """Averages gradients over learners; an agent that is one of several replaces it."""
+    """Averages gradients over learners; with several learners the agent replaces it."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class GradStep:
         self.mean, self.square = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.count = torch.zeros((), device=self.flat.device)
         self.sum_of_squares = torch.zeros((), device=self.flat.device)
-        """Of all gradient norms so far; infinite or NaN for ever once a gradient was so, or its square overflowed."""
+        """Sum of all squared gradient norms so far: stays infinite or NaN after a gradient or its square was."""
 
     def __call__(self, loss: Tensor) -> Tensor:
         """Minimise ``loss`` by one step; return the gradient norm before clipping."""
@@ -42,19 +42,19 @@ class GradStep:
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The flat gradient, by autograd."""
-        # Only these parameters: no freezing of other networks, no stale .grad anywhere.
+        # Only these parameters: other networks need no freezing, and no stale .grad remains.
         return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self.params)])
 
     def follow(self, grad: Tensor) -> Tensor:
-        """One step down a flat gradient, which is used up; return its norm before clipping."""
-        # Before the norm is taken: what is clipped is the gradient of the whole batch.
+        """One descent step along a flat gradient, which is overwritten; return its norm before clipping."""
+        # Averaged before the norm: clipping applies to the gradient of the whole batch.
         grad = self.averaging.average(grad)
         norm = torch.linalg.vector_norm(grad)
         self.sum_of_squares.addcmul_(norm, norm)
         if self.max_grad_norm is not None:
             grad *= (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         self.count += 1
-        # The kernel of torch.optim.Adam(fused=True) without an Optimizer's bookkeeping, which costs more than it.
+        # The kernel of torch.optim.Adam(fused=True) without an Optimizer's bookkeeping, which takes longer than it.
         torch._fused_adam_(
             [self.flat], [grad], [self.mean], [self.square], [], [self.count], lr=self.lr, beta1=self.BETA1,
             beta2=self.BETA2, weight_decay=0.0, eps=self.epsilon, amsgrad=False, maximize=False,
@@ -67,11 +67,11 @@ class GradStep:
     def load_state_dict(self, state: State) -> None:
         for name, value in state.items():
             getattr(self, name).copy_(value)
-        self.sum_of_squares.zero_()  # what came before the loaded state no longer counts
+        self.sum_of_squares.zero_()  # gradients before the load no longer count
 
 
 class Target:
-    """A copy of a network that follows it, slowly or by jumps."""
+    """A copy of a network that follows it by moving averages or by copies."""
 
     def __init__(self, target: nn.Module, source: GradStep):
         target.requires_grad_(False)

@@ -23,7 +23,7 @@ class PPOConfig(OnPolicyConfig, HTermConfig):
     num_epochs: int = setting(10, ge=1)
     batch_size: int = setting(256, ge=1)
     clip: float = tunable(0.2, 0.05, 0.4, gt=0.0, le=1.0)
-    """How far a probability ratio may move from 1 before its gradient is cut."""
+    """How far a probability ratio may move from 1 before its gradient becomes 0."""
     target_kl: float | None = setting(None, gt=0.0)
     """Skip the remaining epochs once the policy has moved this far, on average over an epoch's minibatches."""
 

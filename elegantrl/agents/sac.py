@@ -19,7 +19,7 @@ class SACConfig(ActorCriticConfig):
     """Settings of SAC."""
 
     target_entropy_per_dim: float = -1.0
-    """Entropy the temperature steers to, per action dimension."""
+    """Target entropy of the temperature, per action dimension."""
     alpha_init: float = setting(1.0, gt=0.0)
     """Temperature at the start."""
 

@@ -27,13 +27,13 @@ class TD3Config(ActorCriticConfig):
     actor_interval: int = setting(2, ge=1)
     target_interval: int = setting(2, ge=1)
     noise: NoiseKind = "gaussian"
-    """What exploring adds to actions: `gaussian`, fresh at every step, or `ou` (Ornstein-Uhlenbeck), which drifts."""
+    """Exploration noise of actions: `gaussian`, independent at every step, or `ou` (Ornstein-Uhlenbeck), correlated."""
     noise_std: float = setting(0.1, ge=0.0)
     """Standard deviation of that noise, in units of half the action range; with `ou` that of its increments."""
     smooth_std: float = setting(0.2, ge=0.0)
     """Standard deviation of the noise on the target's next action; 0 leaves that action as it is."""
     smooth_clip: float = setting(0.5, ge=0.0, only_with={"smooth_std": True})
-    """The noise on the target's next action is cut at plus and minus this."""
+    """The noise on the target's next action is clipped at plus and minus this."""
 
 
 class AgentTD3(AgentActorCritic):
@@ -55,7 +55,7 @@ class AgentTD3(AgentActorCritic):
         self.policy.random_frac.fill_(float(env_steps < self.config.learning_starts))
 
     def update(self, batch: Transition) -> Update:
-        """What the family does; the target actor moves whenever the target critics do."""
+        """One update of the base class; the target actor moves whenever the target critics do."""
         update = super().update(batch)
         if self.num_updates % self.config.target_interval == 0:
             self.actor_target.track(self.hypers.tau)
@@ -68,7 +68,7 @@ class AgentTD3(AgentActorCritic):
 
     def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
         clip = self.config.smooth_clip
-        # The target actor's own normaliser is a stale copy: all networks see what the policy sees.
+        # The target actor's own normaliser is a stale copy: all networks use the policy's.
         normed_BO = self.policy.norm(next_obs_BO)
         smooth_BA = (self.config.smooth_std * noise_BA).clamp(-clip, clip)
         action_BA = (self.policy_target.action(normed_BO) + smooth_BA).clamp(-1, 1)
@@ -76,7 +76,7 @@ class AgentTD3(AgentActorCritic):
 
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
         normed_BO = self.policy.norm(b.obs)
-        # One critic is enough: the minimum is for targets, where it keeps them from growing.
+        # One critic is enough: the minimum is only needed in targets, against over-estimation.
         loss = -self.critic.subset(slice(1), normed_BO, self.policy.action(normed_BO)).mean()
         return loss, {"loss/actor": loss.detach()}
 
