@@ -1,1 +1,1 @@
-"""What was seen: rollouts and replay."""
+"""Training data: rollouts and replay."""

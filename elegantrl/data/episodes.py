@@ -30,7 +30,7 @@ class EpisodeBatch(NamedTuple):
 
 
 class EpisodeRing:
-    """The newest episodes that ended, in memory for ``capacity`` steps; open ones wait beside it.
+    """The newest episodes that ended, in memory for ``capacity`` steps; open episodes have slots of their own.
 
     Every episode takes the memory of the longest, ``max_episode_steps``, so that a draw is one gather.
     """
@@ -61,7 +61,7 @@ class EpisodeRing:
         return self.filled
 
     def add(self, rollout: Rollout) -> None:
-        """Append T steps of every lane; episodes that end on the way move into the ring."""
+        """Append T steps of every lane; episodes that end among them move into the ring."""
         new_steps = tuple(getattr(rollout, name) for name in FIELDS)
         pairs = list(zip(tree.leaves(self.steps), tree.leaves(new_steps), strict=True))
         place = torch.arange(self.num_slots, self.num_slots + self.num_envs, device=self.device)
@@ -77,7 +77,7 @@ class EpisodeRing:
                     self._cut(lane)
 
     def truncate_newest(self, lanes: Tensor) -> None:
-        """End the open episodes of the given lanes [N] where they are."""
+        """End the open episodes of the given lanes [N] at their newest step."""
         for lane in lanes.nonzero().squeeze(1).tolist():
             if self.open_length[lane]:
                 self._cut(lane)
@@ -103,7 +103,7 @@ class EpisodeRing:
             ring[places].zero_()
 
     def sample(self, batch_size: int, generator: Generator) -> EpisodeBatch:
-        """Uniform episodes, as long as the longest of them."""
+        """Uniformly drawn episodes, padded to the longest of them."""
         oldest = (self.head - self.filled) % self.num_slots
         index = torch.randint(self.filled, (batch_size,), generator=generator, device=self.device)
         slot = (index + oldest) % self.num_slots

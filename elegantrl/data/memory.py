@@ -1,6 +1,6 @@
-"""What a learner keeps of the steps that were taken, and what it learns from next.
+"""Memories: they store the steps that a learner receives and return the batches of its updates.
 
-An agent names its memory: a name in ``MEMORIES``, or the import path of a subclass of ``Memory``.
+An agent selects its memory: a name in ``MEMORIES``, or the import path of a subclass of ``Memory``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .replay import ReplayBuffer
 
 
 class Setup(NamedTuple):
-    """What a memory is built from."""
+    """The arguments of a memory's constructor."""
 
     config: Any  # the settings of the agent
     spec: EnvSpec
@@ -31,25 +31,25 @@ class Setup(NamedTuple):
 
 
 class Memory(ABC):
-    """Receives rollouts and gives out batches for ``Agent.update``."""
+    """Receives rollouts and returns batches for ``Agent.update``."""
 
     @abstractmethod
     def __init__(self, setup: Setup): ...
 
     @abstractmethod
     def add(self, rollout: Rollout, env_steps: int) -> None:
-        """Keep a rollout; ``env_steps`` have been taken in the run, those of the rollout included."""
+        """Store a rollout; ``env_steps`` counts the steps of the run so far, including the rollout."""
 
     @abstractmethod
     def num_due(self, num_updates: int) -> int:
-        """How many updates are due after ``num_updates``; none or less if none is."""
+        """The number of updates that are due after ``num_updates``; 0 or less if none is."""
 
     @abstractmethod
     def draw(self) -> Any:
         """The batch of the next update."""
 
     def feed_back(self, batch: Any, update: Update) -> None:  # noqa: B027  most memories do not depend on it
-        """Take notice of the update that was made with ``batch``."""
+        """Receive the result of the update with ``batch``, such as new priorities."""
 
     def end_open_episodes(self, lanes: Tensor) -> None:  # noqa: B027  a rollout has no open episodes
         """The newest step of the given lanes [N] has no successor: their episodes end there."""
@@ -116,7 +116,7 @@ class Replay(Memory):
 
 
 class Prioritized(Replay):
-    """Minibatches in proportion to the size of temporal-difference errors, which ``feed_back`` brings."""
+    """Minibatches in proportion to the size of temporal-difference errors, which ``feed_back`` receives."""
 
     ring: PrioritizedReplay
 

@@ -17,24 +17,24 @@ EPSILON = 1e-6
 """Added to every absolute error, so that a row without error can still be drawn."""
 
 BELOW_ONE = 1.0 - 2.0**-50
-"""Keeps the end of the last share below the root also where it rounds up."""
+"""Factor that keeps the end of the last interval below the root even if it is rounded up."""
 
 
 class SumTree:
     """Non-negative float32 leaves, drawn in proportion to their value; two levels, sums in float64.
 
-    A block's sum is always computed anew from all its leaves and never from a difference, so no error builds up over
-    millions of updates. The upper level has no inner nodes: one running sum over the blocks finds a block, one over a
-    block's leaves finds the leaf, with a fixed number of tensor operations for any number of leaves.
+    A block's sum is always computed from all its leaves and never from a difference, so rounding errors do not add up
+    over millions of updates. The upper level has no inner nodes: one cumulative sum over the blocks finds a block, one
+    over its leaves finds the leaf. The number of tensor operations does not depend on the number of leaves.
     """
 
     def __init__(self, num_leaves: int, device: torch.device):
-        # Drawing B leaves runs over num_leaves / F blocks and B * F leaves, fewest at F = sqrt(num_leaves / B).
+        # Drawing B leaves reads num_leaves / F blocks and B * F leaves: the minimum is at F = sqrt(num_leaves / B).
         self.width = 16
         while self.width**2 * 256 < num_leaves:
             self.width *= 2
         num_blocks = -(-num_leaves // self.width)
-        self.blocks = torch.zeros(num_blocks, self.width, device=device)  # what exceeds num_leaves stays 0
+        self.blocks = torch.zeros(num_blocks, self.width, device=device)  # places beyond num_leaves stay 0
         self.leaves = self.blocks.view(-1)[:num_leaves]
         self.sums = torch.zeros(num_blocks, dtype=torch.float64, device=device)
 
@@ -48,7 +48,7 @@ class SumTree:
         return self.blocks.nbytes + self.sums.nbytes
 
     def update(self, index_B: Tensor, value_B: Tensor) -> None:
-        """Set leaves; where an index occurs several times, its last value counts, on every device."""
+        """Set leaves; if an index occurs several times, its last value counts, on every device."""
         index_B, value_B = settle_duplicates(index_B, value_B)
         self.leaves[index_B] = value_B
         block_B = index_B // self.width
@@ -66,12 +66,12 @@ class SumTree:
         self.sums.copy_(block_sums(self.blocks))
 
     def sample(self, batch_size: int, generator: Generator) -> Tensor:
-        """Indices [B], one from each of B equal shares of the root; never that of a leaf with 0."""
+        """Indices [B], one from each of B equal intervals of the root; never the index of a leaf with 0."""
         random_2B = torch.rand(2, batch_size, dtype=torch.float64, device=self.sums.device, generator=generator)
         bound_K = running_sums(self.sums)
         share_B = random_2B[0] + torch.arange(batch_size, device=self.sums.device)
         block_B = torch.searchsorted(bound_K, share_B * (bound_K[-1] * (BELOW_ONE / batch_size)), right=True)
-        # A second number rather than what is left of the first: no rounding can lead out of the block.
+        # A second number, not the remainder of the first: rounding cannot leave the block.
         bound_BF = running_sums(self.blocks.index_select(0, block_B))
         target_B1 = (random_2B[1] * bound_BF[:, -1]).unsqueeze(1)  # below the last sum, as rand is below 1
         leaf_B = torch.searchsorted(bound_BF, target_B1, right=True).squeeze(1)
@@ -79,7 +79,7 @@ class SumTree:
 
 
 def settle_duplicates(index_B: Tensor, value_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorted indices, all equal ones with the last of their values: the order of writing no longer matters."""
+    """Sorted indices; equal ones get the last of their values, so that the order of writes does not matter."""
     index_B, order_B = index_B.sort(stable=True)
     last_B = torch.searchsorted(index_B, index_B, right=True) - 1
     return index_B, value_B[order_B[last_B]]
@@ -90,13 +90,13 @@ def block_sums(blocks_KF: Tensor) -> Tensor:
 
 
 def running_sums(x: Tensor) -> Tensor:
-    """Sums over all entries up to each along the last axis, which rise at positive entries only.
+    """Cumulative sums along the last axis, which rise at positive entries only.
 
     A target from 0 to below the last sum then never finds an entry with 0, because the search takes the first sum
     above the target.
     """
     sums = x.cumsum(-1, dtype=torch.float64)
-    # A CPU adds one entry after the other. A parallel scan rounds every sum in its own way.
+    # A CPU adds the entries in order. A parallel scan rounds each sum differently: sums may change at zeros.
     return sums if x.device.type == "cpu" else level_at_zeros(sums, x)
 
 
@@ -107,11 +107,11 @@ def level_at_zeros(sums: Tensor, x: Tensor) -> Tensor:
 class PrioritizedReplay(ReplayBuffer):
     """A ring whose rows are drawn with probability P(i) = p_i / sum(p), p_i = (|TD error| + epsilon) ** alpha.
 
-    A new row gets the largest p seen so far, at first 1. Leaf ``row * num_envs + lane`` of the tree belongs to that
-    place in memory, whatever the ring's head; places never written have p = 0.
+    A new row gets the largest p so far, initially 1. Leaf ``row * num_envs + lane`` of the tree belongs to that place
+    in memory and does not depend on the ring's head; places never written have p = 0.
     """
 
-    extra_bytes = 5  # a float32 leaf, and its share of a float64 sum over 16 leaves or more
+    extra_bytes = 5  # a float32 leaf, and a part of the float64 sum over 16 leaves or more
 
     def __init__(
         self,
@@ -122,11 +122,11 @@ class PrioritizedReplay(ReplayBuffer):
         beta: float,
         minimum: Callable[[Tensor], Tensor] | None = None,
     ):
-        """``minimum`` gives the smallest value over the rings of all learners, if there are several."""
+        """``minimum`` returns the smallest value over the rings of all learners, if there are several."""
         super().__init__(capacity, spec, device)
         self.minimum = minimum
         self.alpha = alpha
-        self.beta = beta  # its owner raises it towards 1
+        self.beta = beta  # the memory raises it towards 1
         self.tree = SumTree(self.terminated.numel(), device)
         self.max_priority = torch.ones((), device=device)
 
@@ -143,11 +143,11 @@ class PrioritizedReplay(ReplayBuffer):
             self.tree.fill(0, (stop - self.num_rows) * num_envs, self.max_priority)
 
     def sample(self, batch_size: int, gamma: Tensor, n_step: int, generator: Generator) -> Transition:
-        """A minibatch of n-step transitions with importance weights (N P(i)) ** -beta, the largest of them 1."""
+        """A minibatch of n-step transitions with importance weights (N P(i)) ** -beta, scaled to a maximum of 1."""
         index_B = self.tree.sample(batch_size, generator)
         batch = self.gather((index_B - self.oldest_place()) % self.terminated.numel(), gamma, n_step)
         priority_B = self.tree.leaves.index_select(0, index_B)
-        # N and sum(p) are the same in all weights: division by the largest weight takes them out.
+        # N and sum(p) are the same in all weights: they cancel in the division by the largest weight.
         share_B, smallest = priority_B, priority_B.amin()
         if self.minimum is not None:  # rings are equally long, but their sums differ
             share_B = (priority_B / self.tree.root).float()
@@ -155,18 +155,18 @@ class PrioritizedReplay(ReplayBuffer):
         return batch._replace(weight=(smallest / share_B) ** self.beta, rows=index_B)
 
     def update_priorities(self, index_B: Tensor, td_error_B: Tensor) -> None:
-        """Give drawn rows the priority of their errors; of a row drawn twice the last error counts.
+        """Set the priorities of drawn rows from their errors; if a row was drawn twice, the last error counts.
 
-        An index is a place in memory. If the ring has overwritten it since the draw, the new row there gets the
-        priority meant for the old one, until it is drawn itself.
+        An index is a place in memory. If the ring has overwritten it since the draw, the new row there keeps the
+        priority of the old one until it is drawn itself.
         """
-        # NaN counts as no error: a diverged network is for the training loop to report, not for the sampler to trip on.
+        # NaN counts as no error: the training loop reports a diverged network, the sampler must not fail on it.
         priority_B = (td_error_B.detach().float().abs().nan_to_num() + EPSILON) ** self.alpha
         self.max_priority = torch.maximum(self.max_priority, priority_B.amax())
         self.tree.update(index_B, priority_B)
 
     def state_dict(self) -> State:
-        priority = self._priority_rows()[self.filled_rows()]  # oldest first, as all rows
+        priority = self._priority_rows()[self.filled_rows()]  # oldest first, like the rows
         return super().state_dict() | {"priority": priority, "max_priority": self.max_priority}
 
     def load_state_dict(self, state: State) -> None:

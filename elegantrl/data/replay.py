@@ -24,12 +24,12 @@ FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
 class ReplayBuffer:
     """The newest ``capacity`` transitions of all lanes together; memory is allocated once, at construction.
 
-    ``next_obs`` is stored beside ``obs``: twice the observation memory, and never a successor from another episode
-    or from across the ring's write head.
+    ``next_obs`` is stored beside ``obs``: this doubles the observation memory, but a successor never comes from another
+    episode or from beyond the ring's write head.
     """
 
     extra_bytes: ClassVar[int] = 0
-    """What a subclass keeps per transition besides the fields."""
+    """Bytes that a subclass keeps per transition besides the fields."""
 
     def __init__(self, capacity: int, spec: EnvSpec, device: torch.device):
         self.num_rows = capacity // spec.num_envs
@@ -51,7 +51,7 @@ class ReplayBuffer:
         return sum(x.nbytes for name in FIELDS for x in tree.leaves(getattr(self, name)))
 
     def add(self, rollout: Rollout) -> None:
-        """Append T rows for every lane; of a rollout longer than the ring only the newest rows stay."""
+        """Append T rows for every lane; if the rollout is longer than the ring, only its newest rows are kept."""
         num_new = min(rollout.reward.shape[0], self.num_rows)
         first = min(num_new, self.num_rows - self.head)  # rows that fit before the ring wraps
         for name in FIELDS:
@@ -69,21 +69,21 @@ class ReplayBuffer:
         return self.gather(index_B, gamma, n_step)
 
     def gather(self, index_B: Tensor, gamma: Tensor, n_step: int) -> Transition:
-        """Transitions that start at ``age * N + lane``, age 0 being the oldest row held.
+        """Transitions that start at ``age * N + lane``; age 0 is the oldest row held.
 
         A return ends early at an episode's end and at the newest row; both bootstrap from the true successor with
-        the discount of the steps really taken.
+        the discount of the number of steps summed.
         """
         num_places, num_envs = self.terminated.numel(), self.terminated.shape[1]
         index_B = index_B + self.oldest_place()
         last_B = start_B = index_B % num_places
         reward_B = pick(self.reward, start_B)
-        discount_B = gamma  # one number until episodes end
+        discount_B = gamma  # a scalar until episodes end
         for k in range(1, n_step):
             is_newest_B = index_B + k * num_envs >= self.oldest_place() + len(self)
             ended_B = pick(self.terminated, last_B) | pick(self.truncated, last_B) | is_newest_B
             next_B = torch.where(ended_B, last_B, (index_B + k * num_envs) % num_places)
-            # Once ended, last_B stays, so every later k sees the same flags and adds nothing.
+            # After an end last_B stays the same, so every later k reads the same flags and adds nothing.
             later_B = pick(self.reward, next_B)
             longer_B = reward_B + tree.across(discount_B, later_B) * later_B
             reward_B = torch.where(tree.across(ended_B, longer_B), reward_B, longer_B)
@@ -98,17 +98,17 @@ class ReplayBuffer:
         )
 
     def oldest_place(self) -> int:
-        """Where the oldest row begins, counting single transitions."""
+        """The place of the oldest row's first transition."""
         return (self.head - self.filled) % self.num_rows * self.terminated.shape[1]
 
     def truncate_newest(self, lanes: Tensor) -> None:
-        """Mark the newest row of the given lanes [N] as cut, so that no return runs on into what comes next."""
+        """Mark the newest row of the given lanes [N] as truncated, so that no return continues into the next row."""
         if self.filled:
             newest = (self.head - 1) % self.num_rows
             self.truncated[newest] |= lanes.to(self.truncated.device) & ~self.terminated[newest]
 
     def state_dict(self) -> State:
-        """The filled rows, oldest first, and nothing that was never written."""
+        """The filled rows, oldest first, without rows that were never written."""
         rows = {name: tree.rows(getattr(self, name), self.filled_rows()) for name in FIELDS}
         return {name: to_state(part) for name, part in rows.items()} | {"head": self.head}
 
@@ -126,7 +126,7 @@ class ReplayBuffer:
 
 
 def row_leaves(spec: EnvSpec) -> tuple[Tree, ...]:
-    """What is stored of one step of one lane, in the order of ``FIELDS``."""
+    """The leaves stored for one step of one lane, in the order of ``FIELDS``."""
     flag = Leaf((), "bool")
     return spec.obs, spec.action_leaf, spec.reward_leaf, flag, flag, spec.obs
 
@@ -141,7 +141,7 @@ def allocate(
 ) -> Tree:
     """Tensors of ``leaves`` with the axes ``lead`` in front, or an error that names ``owner`` if they do not fit.
 
-    ``extra_bytes`` are what the owner needs besides for each element of ``lead``.
+    ``extra_bytes`` are further bytes that the owner needs for each element of ``lead``.
     """
     needed = math.prod(lead) * (sum(leaf.num_bytes for leaf in tree.leaves(leaves)) + extra_bytes)
     free = available_bytes(device)
@@ -150,7 +150,7 @@ def allocate(
         raise ConfigError(f"{refusal}, {free / 1e9:.1f} GB are free; lower it")
     try:
         return tree.map_leaves(lambda leaf: leaf.empty(*lead, device=device), leaves)
-    except (RuntimeError, MemoryError) as error:  # what the system promised and what it gives may differ
+    except (RuntimeError, MemoryError) as error:  # the system may give less than it reported
         raise ConfigError(f"{refusal}, which the system does not give; lower it") from error
 
 
@@ -168,7 +168,7 @@ def _free_memory() -> int | None:
 
 
 def _free_in_container() -> int | None:
-    """Of the memory that a control group allows, what it has not taken yet; its file caches count as free."""
+    """The memory that a control group may still allocate; its file caches count as free."""
     folder = "/sys/fs/cgroup"
     limit, used = _read_lines(f"{folder}/memory.max"), _read_lines(f"{folder}/memory.current")
     if not limit or not used or not limit[0].isdecimal():

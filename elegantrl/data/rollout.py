@@ -1,4 +1,4 @@
-"""Putting the fragments of one iteration together.
+"""Joins the fragments of one iteration.
 
 Axes: T rollout steps, N lanes.
 """

@@ -1,6 +1,6 @@
 """A ring of recent trajectories that finds its best windows.
 
-Axes: F rows held, N lanes, W possible windows, L windows wanted, K steps of a window.
+Axes: F rows held, N lanes, W possible windows, L selected windows, K steps of a window.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ..types import Windows
 from .replay import ReplayBuffer
 
 MIN_STEPS = 4096
-"""Steps before the first windows are returned: the best of too few would be chance."""
+"""Steps before the first windows are returned: the best windows of few steps are random."""
 
 
 class TrajectoryStore(ReplayBuffer):
-    """The newest steps of all lanes, from which the windows of highest return are taken."""
+    """The newest steps of all lanes, from which the windows with the highest return are selected."""
 
     def top_windows(self, num_windows: int, length: int, gamma: Tensor) -> Windows | None:
-        """The L windows of K steps with the highest discounted return; None while there is too little to choose from.
+        """The L windows of K steps with the highest discounted return; None while there are too few steps.
 
         No window crosses the end of an episode; it may end with one.
         """
@@ -34,7 +34,7 @@ class TrajectoryStore(ReplayBuffer):
         ended_WNK = (self.terminated | self.truncated)[age_F].unfold(0, length, 1)
         return_WN = return_WN.masked_fill(ended_WNK[..., :-1].any(-1), -torch.inf)
         best, flat = return_WN.flatten().topk(min(num_windows, return_WN.numel()))
-        if len(flat) < num_windows:  # fewer windows than wanted: the rest has weight 0
+        if len(flat) < num_windows:  # too few windows: the rest has weight 0
             missing = num_windows - len(flat)
             best = torch.cat([best, best.new_full((missing,), -torch.inf)])
             flat = torch.cat([flat, flat.new_zeros(missing)])
@@ -47,7 +47,7 @@ class TrajectoryStore(ReplayBuffer):
 
 
 def scale_to_unit(reward_LK: Tensor, valid_LK: Tensor) -> Tensor:
-    """Rewards scaled so that the smallest of the valid ones is 0 and the largest 1; all 1 if they are equal."""
+    """Rewards scaled so that the smallest valid one is 0 and the largest 1; all 1 if they are equal."""
     low = torch.where(valid_LK, reward_LK, torch.inf).amin()
     span = torch.where(valid_LK, reward_LK, -torch.inf).amax() - low
     return torch.where(span > 1e-8, (reward_LK - low) / span.clamp(min=1e-8), torch.ones_like(reward_LK))
