@@ -1,1 +1,1 @@
-"""What runs in a process of its own: workers act, learners learn, evaluators score."""
+"""Roles, which may run in processes of their own: workers act, learners learn, evaluators score."""

@@ -1,4 +1,4 @@
-"""How group actors and evaluators act with a policy: by itself, or through a faster actor of ``elegantrl.fast``."""
+"""The actor of a group actor or an evaluator: the policy itself, or a faster actor of ``elegantrl.fast``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..tree import Tree
 
 
 class Actor(Protocol):
-    """What group actors and evaluators need of a policy."""
+    """The methods of a policy that group actors and evaluators use."""
 
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]: ...
     def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted: ...
@@ -20,6 +20,6 @@ class Actor(Protocol):
 
 
 def actor_of(policy: Policy, num_lanes: int) -> Actor:
-    """The fastest known way to act with ``policy``, whose parameters stay in their storage from now on."""
+    """The fastest known actor for ``policy``, whose parameters must stay in their storage from now on."""
     fast = import_fast("acting")
     return (fast and fast.actor_for(policy, num_lanes)) or policy

@@ -16,7 +16,7 @@ from .acting import actor_of
 
 STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11,
               2.10, 2.09, 2.09, 2.08, 2.07, 2.07, 2.06, 2.06, 2.06, 2.05, 2.05, 2.05, 2.04)  # fmt: skip
-"""Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond, 2 is near enough."""
+"""Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond 30, 2 is close enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Score:
 
 
 class Evaluator:
-    """Plays one episode per lane, so that short episodes weigh no more than long ones."""
+    """Plays one episode per lane, so that short and long episodes have the same weight."""
 
     def __init__(self, env: VecEnv, policy_spec: PolicySpec, max_episode_steps: int = 100_000):
         self.env, self.max_episode_steps = env, max_episode_steps

@@ -1,4 +1,4 @@
-"""Acting: environments, a copy of the policy, and a random stream of its own. Knows no agent.
+"""Acting: environments, a copy of the policy, and a random stream of its own; independent of agents.
 
 Axes: T rollout steps, N lanes, K finished episodes.
 """
@@ -24,7 +24,7 @@ from .acting import actor_of
 NO_EPISODES = Episodes(np.empty(0), np.empty(0, dtype=np.int64))
 
 MAX_REJECTED = 10
-"""Fragments in a row that may be rejected."""
+"""Maximum number of fragments in a row that are rejected."""
 
 
 class GroupActor:
@@ -54,13 +54,13 @@ class GroupActor:
         self.open_length = np.zeros(env.spec.num_envs, dtype=np.int64)
 
     def exactness(self) -> str:
-        """What a resume restores of the open episodes of this group."""
+        """How much of this group's open episodes a resume restores."""
         return self.env.exactness
 
     def sample(self, weights: Weights, horizon: int, seq: int) -> Fragment:
         """Take ``horizon`` steps in every lane with the given weights.
 
-        Steps among which a NaN or an infinity is found are thrown away and others taken in their place.
+        Steps that contain a NaN or an infinity are rejected and replaced by further steps.
         """
         self.policy.load(weights.flat)
         faults: list[Fault] = []
@@ -77,20 +77,20 @@ class GroupActor:
                     f"{self.env.spec.name} gave a {nonfinite.what} in lane {nonfinite.lane} (step {nonfinite.step} of"
                     f" fragment {seq}); fix the environment and resume"
                 )
-            # What an environment raises when it is acted in by a NaN is no further fault.
+            # An error that an environment raises because of a NaN action is not another fault.
             faults += [fault for fault in raised if not lanes[fault.lane]] + [nonfinite]
         address, lost = (self.slot_group, seq, weights.version), rejected * rollout.num_steps
         return Fragment(*address, rollout, self.finished_episodes(rollout), (*faults, *raised), lost)
 
     def roll_out(self, horizon: int) -> tuple[Rollout, list[Fault]]:
-        """The next steps of every lane, and what was raised in them."""
+        """The next steps of every lane, and the faults of environments during them."""
         env, actor = self.env, self.actor
         obs, carry = self.obs, self.carry
         rows: list[tuple[Tree, ...]] = []
         raised: list[Fault] = []
-        with torch.inference_mode():  # a tenth faster than no_grad; what is stacked outside are ordinary tensors again
-            # Nothing but the actions is computed step by step: between two steps of an environment each of torch's
-            # kernels is cold and takes several times as long as in a row of its like.
+        with torch.inference_mode():  # a tenth faster than no_grad; tensors that are stacked outside are ordinary ones
+            # Only the actions are computed step by step: between two environment steps torch's kernels are out of the
+            # processor's caches and take several times as long as many calls of the same kernel in a row.
             for draw in actor.draw(horizon, env.spec.num_envs, self.generator):
                 action, out, carry = actor.explore(obs, carry, draw)
                 step = env.step(action)
@@ -107,7 +107,7 @@ class GroupActor:
         return Rollout(*columns)._replace(kept=kept, carry=first_carry), raised
 
     def reset_lanes(self, lanes: Tensor, rollout: Rollout) -> bool:
-        """Begin new episodes in some lanes [N] after steps that are thrown away; whether that was possible."""
+        """Begin new episodes in some lanes [N] after rejected steps; returns whether that was possible."""
         with torch.inference_mode():
             obs = self.env.reset_lanes(lanes)
         if obs is None:
@@ -115,13 +115,13 @@ class GroupActor:
         self.obs = obs
         self.carry = tree.where(lanes, self.initial_carry, self.carry)
         with np.errstate(invalid="ignore"):
-            self.finished_episodes(rollout)  # those of other lanes run on
+            self.finished_episodes(rollout)  # episodes of other lanes continue
         self.open_return[lanes.numpy(force=True)] = 0.0
         self.open_length[lanes.numpy(force=True)] = 0
         return True
 
     def finished_episodes(self, rollout: Rollout) -> Episodes:
-        """Returns and lengths of the episodes that ended here; open ones are carried to the next fragment."""
+        """Returns and lengths of the episodes that ended in this rollout; open ones continue in the next."""
         # One transfer to the host per fragment, not per step; NumPy's calls cost less than torch's at these sizes.
         reward = team_reward(rollout.reward).numpy(force=True)
         ended = (rollout.terminated | rollout.truncated).numpy(force=True)
@@ -131,12 +131,12 @@ class GroupActor:
             return NO_EPISODES
         total_return = np.empty(reward.shape)
         running = self.open_return
-        for now, total in zip(reward, total_return, strict=True):  # NumPy's own loop down a column is five times slower
+        for now, total in zip(reward, total_return, strict=True):  # NumPy's cumsum along a column is five times slower
             running = np.add(running, now, out=total)
         time, lane = divmod(np.flatnonzero(ended), ended.shape[1])
         by_lane = np.argsort(lane, kind="stable")  # and by time within a lane
         time, lane = time[by_lane], lane[by_lane]
-        # A lane's totals run on across its episodes: an episode's share is the total at its end minus the one before.
+        # A lane's totals continue across its episodes: an episode's return is the difference of totals at two ends.
         returns, lengths = total_return[time, lane], time + 1 + self.open_length[lane]
         first = np.concatenate([[True], lane[1:] != lane[:-1]])
         last = np.concatenate([first[1:], [True]])
@@ -159,11 +159,11 @@ class GroupActor:
         }
 
     def load_state_dict(self, state: State) -> np.ndarray:
-        """Continue from ``state``; which lanes [N] had to begin a new episode."""
+        """Continue from ``state``; returns which lanes [N] had to begin a new episode."""
         with torch.inference_mode():
             self.obs = self.env.load_state_dict(state["env"])
         self.generator.set_state(state["generator"].cpu())
-        # Where an environment could not restore an open episode a new one has begun.
+        # A lane whose environment could not restore the open episode has begun a new one.
         changed = tree.rows_differ(self.obs, from_state(state["obs"]))
         restarted = (changed | self.env.restarted_lanes()).numpy(force=True)
         self.open_return = np.where(restarted, 0.0, state["open_return"].numpy())
@@ -191,19 +191,19 @@ def find_nonfinite(rollout: Rollout) -> Fault | None:
 
 
 def finite_steps(rollout: Rollout) -> Tensor:
-    """The steps [T, N] at which everything is a number."""
+    """The steps [T, N] at which all observations and rewards are finite."""
     shape = (*rollout.terminated.shape, -1)
     return torch.stack([x.isfinite().reshape(shape).all(-1) for x in floats(rollout)]).all(0)
 
 
 def floats(rollout: Rollout) -> list[Tensor]:
-    """Observations and rewards, as far as they are floats: integers are always finite."""
+    """Observations and rewards with a floating-point type: integers are always finite."""
     leaves = tree.leaves((rollout.obs, rollout.next_obs, rollout.reward))
     return [x for x in leaves if x.is_floating_point()]
 
 
 def team_reward(reward: Tensor) -> Tensor:
-    """Rewards [T, N]: a team's is the mean over its agents, so that a reward all of them share counts once."""
+    """Rewards [T, N]: a team's reward is the mean over its agents, so that a shared reward counts once."""
     return reward if reward.dim() == 2 else reward.mean(-1)
 
 

@@ -1,4 +1,4 @@
-"""Learning: the agent, its data, and the version counter. Does not know where fragments come from."""
+"""Learning: the agent, its memory, and the version counter; independent of where fragments come from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMON = ("agent", "env_steps", "version")
 
 
 class Report(NamedTuple):
-    """What came of an update, in few pieces: metrics as one tensor; weights from rank 0 alone."""
+    """The result of an update in few tensors: metrics as one tensor; weights only from rank 0."""
 
     names: tuple[str, ...]
     values: Tensor  # [len(names)]
@@ -43,10 +43,10 @@ class Report(NamedTuple):
 class Learner:
     """Turns fragments into newer weights.
 
-    One of ``num_learners`` ranks has its share of the lanes, of every batch and of the replay buffer; what is counted
-    in environment steps counts those of all ranks. ``config`` and ``spec`` are those of the whole run. ``gradients``
-    says how losses are differentiated; with ``core_helper`` a process on a second core computes a part of each update,
-    which changes no bit. ``networks`` is the training state of an earlier agent whose networks this one starts with.
+    Each of ``num_learners`` ranks has an equal part of the lanes, of every batch and of the replay buffer; environment
+    steps are counted over all ranks. ``config`` and ``spec`` are those of the whole run. ``gradients`` selects how
+    losses are differentiated; with ``core_helper`` a process on a second core computes a part of each update, which
+    changes no bit. ``networks`` is the training state of an earlier agent whose networks this one starts with.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Learner:
             self.agent.gradients = Gradients("autograd (compiled gradients need the package elegantrl.fast)")
         if networks is not None:
             load_networks(self.agent, networks)
-        self.policy_tensors = self.agent.policy.tensors()  # to look for them takes as long as to copy them
+        self.policy_tensors = self.agent.policy.tensors()  # collecting them takes as long as copying them
         self.env_steps = 0
         self.version = 0
         stream = torch_stream(seed, *(("replay", rank) if rank else ("replay",)), device=device)
@@ -88,13 +88,13 @@ class Learner:
         self.agent.schedule(0)
 
     def connect(self, address: str) -> None:
-        """Connect to the other ranks, which are given the same address; only then is this one ready to learn."""
+        """Connect to the other ranks, which get the same address; a rank can learn only when it is connected."""
         assert isinstance(self.averaging, Ranks)
         self.averaging.group = connect(address, self.averaging.rank, self.averaging.size, self.device)
         self.check_agreement()
 
     def check_agreement(self) -> None:
-        """Refuse to learn together with ranks that have other parameters: averages would mean nothing."""
+        """Refuse to learn with ranks that have other parameters: averages over them would be meaningless."""
         state = self.agent.training_state()
         del state["generator"]  # the one thing that differs
         own = torch.tensor(digest(state | {"env_steps": self.env_steps}), dtype=torch.float64, device=self.device)
@@ -102,14 +102,14 @@ class Learner:
             raise RoleError(f"learner {self.averaging.rank} and the others do not hold the same parameters")
 
     def policy_spec(self) -> PolicySpec:
-        """How workers and evaluators build their copy of the policy."""
+        """The specification from which workers and evaluators build their copy of the policy."""
         return self.agent.policy_spec
 
     def num_updates(self) -> int:
         return self.agent.num_updates
 
     def gradients(self) -> str:
-        """How losses are differentiated, in a phrase."""
+        """A description of how losses are differentiated."""
         return self.agent.gradients.description
 
     def is_finite(self) -> bool:
@@ -117,7 +117,7 @@ class Learner:
         return bool(self.agent.is_finite())
 
     def weights(self) -> Weights:
-        """The policy as it is now, as a copy that later updates do not touch."""
+        """A copy of the policy's weights, which later updates do not change."""
         return Weights(self.version, joined(self.policy_tensors))
 
     def update(self, fragments: Sequence[Fragment]) -> Metrics:
@@ -136,11 +136,11 @@ class Learner:
         return update.metrics
 
     def learn(self, fragments: Sequence[Fragment]) -> tuple[Metrics, Weights]:
-        """``update``, and the weights that came of it."""
+        """``update``, and the new weights."""
         return self.update(fragments), self.weights()
 
     def report(self, fragments: Sequence[Fragment]) -> Report:
-        """``learn`` for a caller in another process: few tensors travel faster than many; metrics are of all ranks."""
+        """``learn`` for a caller in another process: few tensors are sent faster than many; metrics cover all ranks."""
         metrics = self.update(fragments)
         values = torch.stack([x.detach().float() for x in metrics.values()]) if metrics else torch.empty(0)
         if metrics:
@@ -148,7 +148,7 @@ class Learner:
         return Report(tuple(metrics), values, self.weights() if self.averaging.rank == 0 else None)
 
     def state_dict(self) -> State:
-        """All that is needed to continue; without what rank 0 has for all if this is another rank."""
+        """Everything needed to continue; ranks other than 0 leave out the ``COMMON`` parts."""
         if self.averaging.rank == 0:
             state: State = {"agent": self.agent.training_state(), "env_steps": self.env_steps, "version": self.version}
         else:
@@ -156,7 +156,7 @@ class Learner:
         return state | {"memory": self.memory.state_dict(), "seen": self.agent.seen_state()}
 
     def load_state_dict(self, state: State, own: State | None = None) -> None:
-        """Continue from rank 0's state; another rank also gets its own, and of rank 0's only what is common."""
+        """Continue from rank 0's state; another rank also gets its ``own`` and uses only rank 0's ``COMMON`` parts."""
         self.agent.load_training_state(state["agent"])
         self.env_steps, self.version = state["env_steps"], state["version"]
         if own is not None:
@@ -168,7 +168,7 @@ class Learner:
             self.check_agreement()
 
     def end_open_episodes(self, restarted: Sequence[np.ndarray]) -> None:
-        """End the episodes of every lane that could not be continued after a resume; an array [N] per group."""
+        """End the episodes that could not be continued after a resume; ``restarted`` has an array [N] per group."""
         lanes = torch.from_numpy(np.concatenate(restarted))
         self.memory.end_open_episodes(lanes)
         self.agent.end_open_episodes(lanes)
@@ -178,7 +178,7 @@ class Learner:
 
 
 def digest(value: Any) -> int:
-    """48 bits of every name, number and tensor in a nested state: a float64 holds the sum of many of them exactly."""
+    """A 48-bit hash of all names, numbers and tensors in a state: a float64 holds the sum of many hashes exactly."""
     found = hashlib.blake2b(digest_size=6)
 
     def take(value: Any) -> None:

@@ -1,9 +1,9 @@
-"""Learners of one machine that average their gradients: how they connect, and what they compute together.
+"""Learners of one machine that average their gradients: the connection, and statistics over all ranks.
 
-Ranks connect through a file and talk over the loopback interface: a file needs no free port and cannot be reached over
-a network. The file has a name only while ranks connect: the process that starts them puts it in a private folder and
-removes that folder afterwards, so nothing is left whichever way a run ends. The process group is an object and not
-torch's default group: a process has only one of those, and a script that trains may need it for itself.
+Ranks connect through a file and communicate over the loopback interface: a file needs no free port and cannot be
+reached over a network. The file has a name only while ranks connect: the process that starts them puts it in a private
+folder and removes that folder afterwards, so nothing is left however a run ends. The process group is an object and not
+torch's default group: a process has only one default group, and the user's script may need it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..agents.averaging import OneRank
 from ..errors import PeersLost
 
 TIMEOUT_SECONDS = 30.0
-"""How long a rank waits for the others, to connect or in the middle of a step, before it reports them lost."""
+"""How long a rank waits for the others, while connecting or during a step, before it reports them lost."""
 
 
 class Ranks(OneRank):
@@ -39,7 +39,7 @@ class Ranks(OneRank):
         return self.average(x.mean())
 
     def variance(self, x: Tensor) -> Tensor:
-        # Around the common mean: parts are equal in size, so the mean of their means is that of all.
+        # Around the mean of all ranks: parts are equal in size, so it is the mean of their means.
         return self.average((x - self.mean(x)).square().mean())
 
     def std(self, x: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Ranks(OneRank):
 
 
 def connect(address: str, rank: int, size: int, device: torch.device) -> Any:
-    """The process group of ``size`` ranks that are given the same ``address``, as soon as all are there.
+    """The process group of ``size`` ranks that get the same ``address``; returns when all are connected.
 
     ``address`` is the path of a file that all ranks can open.
     """
@@ -80,6 +80,6 @@ def _connect(address: str, rank: int, size: int, device: torch.device) -> Any:
         return dist.ProcessGroupNCCL(store, rank, size, options)
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = timeout
-    # The default would be the interface that the machine's name resolves to.
+    # The default is the interface that the machine's name resolves to, which may be a network.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     return dist.ProcessGroupGloo(store, rank, size, options)

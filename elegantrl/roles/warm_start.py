@@ -7,7 +7,7 @@ from ..errors import ConfigError
 from ..types import State
 
 OWN_BUFFERS = ("hypers.", "h_term.")
-"""Parts of an agent's state that follow from its settings and its own data, not from what was learned."""
+"""Parts of an agent's state that come from its settings and its own data, not from learning."""
 
 
 def load_networks(agent: Agent, state: State) -> None:

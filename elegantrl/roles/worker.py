@@ -1,4 +1,4 @@
-"""Acting for several groups of environments in one process. Which worker has which group changes no result."""
+"""Acting for several groups of environments in one process. The assignment of groups to workers changes no result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def part_name(group: int) -> str:
 
 
 class Worker:
-    """A ``GroupActor`` per group. Environments are made first: the shapes of the policy follow from theirs."""
+    """A ``GroupActor`` per group. Environments are made first: they determine the shapes of the policy."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Worker:
         self.actors: list[GroupActor] = []
 
     def env_spec(self) -> EnvSpec:
-        """What one group steps."""
+        """The specification of a group's environments."""
         return next(iter(self.envs.values())).spec
 
     def start(self, policy_spec: PolicySpec, seed: int) -> None:
@@ -46,7 +46,7 @@ class Worker:
         ]
 
     def exactness(self) -> str:
-        """What a resume restores of open episodes, in the group where it is least."""
+        """How much of open episodes a resume restores; the minimum over the groups."""
         return min((actor.exactness() for actor in self.actors), key=EXACTNESS.index)
 
     def sample(self, weights: Weights, horizon: int, seq: int) -> list[Fragment]:
@@ -57,7 +57,7 @@ class Worker:
         return {part_name(actor.slot_group): actor.state_dict() for actor in self.actors}
 
     def load_state_dict(self, parts: dict[str, State]) -> list[np.ndarray]:
-        """Continue from ``parts``; for each group, which lanes [N] had to begin a new episode."""
+        """Continue from ``parts``; returns for each group which lanes [N] had to begin a new episode."""
         return [actor.load_state_dict(parts[part_name(actor.slot_group)]) for actor in self.actors]
 
     def close(self) -> None:
