@@ -53,7 +53,7 @@ class TrainConfig(Section):
     max_steps: int = setting(100_000, ge=1, decides_numbers=False)
     """Stop after this many environment steps, counted over all environments."""
     max_seconds: float | None = setting(None, gt=0.0, decides_numbers=False)
-    """Stop after this many seconds of training."""
+    """Stop after this many seconds of training since the run was started or resumed."""
     target_return: float | None = setting(None, decides_numbers=False)
     """Stop once evaluation shows this return with 95 % confidence; None: the environment's own goal; inf: never."""
     patience: int | None = setting(None, ge=1, decides_numbers=False)
