@@ -22,7 +22,7 @@ def check_env(env: VecEnv, seed: int = 0, steps: int = 200) -> None:
     spec = env.spec
     actions = spec.action.random((steps, spec.num_envs, *spec.team), torch_stream(seed, "check_env")).to(env.device)
     if spec.action.kind == "continuous":
-        actions *= 1.2  # a little beyond [-1, 1], as a Gaussian policy goes
+        actions *= 1.2  # a little beyond [-1, 1], like actions of a Gaussian policy
     obs = env.reset(seed)
     _check_obs(env, "reset observation", obs)
     first = _copy(obs)
@@ -113,7 +113,7 @@ def _check_ends_differ(env: VecEnv, history: list[Step]) -> None:
 
 
 def _check_state(env: VecEnv, actions: list[Tensor]) -> None:
-    """Going on from a saved state must repeat the steps, or at least be deterministic if episodes restart."""
+    """Continuing from a saved state must repeat the steps, or at least be deterministic if episodes restart."""
     state = env.state_dict()
     _require(env, _storable(state), "state_dict", "made of dicts, tensors and JSON values", "something else")
     exact = env.exactness != "episode"

@@ -26,7 +26,7 @@ from .spaces import ActionCodec, ObsCodec, to_device
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """EnvPool's spaces make Gymnasium warn of the precision of their bounds, which a user cannot change."""
+    """Suppress Gymnasium's warnings about the precision of EnvPool's bounds, which a user cannot change."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -97,7 +97,7 @@ class EnvPoolVecEnv(EpisodicVecEnv):
         obs = next_obs
         done = terminated | truncated
         if done.any():
-            # A pool would spend the next step on the reset; asking for it now leaves no step without an action.
+            # A pool would use the next step for the reset; resetting now leaves no step without an action.
             first, info = self._pool.reset(np.flatnonzero(done).astype(np.int32))
             fresh = self._obs.batch(first, len(info["env_id"]))
             frame = [rows.copy() for rows in frame]

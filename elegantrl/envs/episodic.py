@@ -36,5 +36,5 @@ class EpisodicVecEnv(VecEnv):
 
     def load_state_dict(self, state: State) -> Tree:
         self._seed, self._num_steps = state["seed"], state["num_steps"]
-        # Another seed than at the start, because a run that resumes often would see the same first episodes each time.
+        # Another seed than at the start: otherwise every resume would repeat the same first episodes.
         return self._start(derive_seed(self._seed, "resume", self._num_steps))

@@ -1,7 +1,7 @@
 """State of an environment that outlives its episodes: a curriculum, reward statistics, a generator of its own.
 
-An environment, or any wrapper around it, that has ``get_state()`` and ``set_state(state)`` (or ``state_dict()`` and
-``load_state_dict(state)``) is asked for its state before each episode and given it back before a replay. Gymnasium's
+If an environment or a wrapper around it has ``get_state()`` and ``set_state(state)`` (or ``state_dict()`` and
+``load_state_dict(state)``), its state is read before each episode and restored before a replay. Gymnasium's
 ``NormalizeReward`` and ``NormalizeObservation`` need no methods.
 """
 
@@ -23,7 +23,7 @@ METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 
 
 class Access(NamedTuple):
-    """How one layer, an environment or a wrapper, gives its state and takes it back."""
+    """The functions that read and restore the state of one layer, an environment or a wrapper."""
 
     get: Callable[[], Any]
     set: Callable[[Any], Any]
@@ -109,7 +109,7 @@ def encode(value: Any, name: str, path: str = "") -> Any:
 
 
 def decode(value: Any) -> Any:
-    """What ``encode`` was given."""
+    """The inverse of ``encode``."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()

@@ -1,4 +1,4 @@
-"""From one single environment to several lanes of it, and to one way of resetting each."""
+"""Copies of a single environment as lanes, and a common function to reset each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the name, class, function or instance of an environment to a ``VecEnv``, with one sentence for each failure."""
+"""Makes a ``VecEnv`` from the name, class, function or instance of an environment; each failure is one sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .vector import CARTPOLE_ENTRY_POINT, GymVectorVecEnv, VectorEntryEnv
 _factories: dict[str, Callable[..., VecEnv]] = {}
 
 _MODULES = {"classic_control": None, "toy_text": None, "box2d": "Box2D", "mujoco": "mujoco"}
-"""Gymnasium's families that fit the adapters, and the module that each needs beyond Gymnasium."""
+"""Gymnasium's families that the adapters support, and the module that each needs beyond Gymnasium."""
 
 _UNFIT = {"Blackjack-v1", "CarRacing-v3"}  # no built-in network reads their observations: a tuple, a picture
 
@@ -53,7 +53,7 @@ def env_names() -> list[tuple[str, str]]:
 
 
 class _Wanted(NamedTuple):
-    """How the environment of a call to ``make_env`` shall be made."""
+    """The arguments of ``make_env`` that do not depend on the kind of environment."""
 
     num_envs: int
     device: torch.device | str
@@ -108,7 +108,7 @@ def _make_called(factory: Callable[..., Any], name: str, wanted: _Wanted, kwargs
     """Call ``factory`` with the lanes and the device if it takes them, else once per lane."""
     num_envs, first_slot = wanted.num_envs, wanted.first_slot
     offered, taken = {"num_envs": num_envs, "device": wanted.device}, _parameters(factory)
-    if "env_num" in taken and "num_envs" not in taken:  # the tutorial's word for it
+    if "env_num" in taken and "num_envs" not in taken:  # the tutorial's name of the argument
         offered["env_num"] = num_envs
     if not (isinstance(factory, type) and issubclass(factory, VecEnv)):
         offered = {key: value for key, value in offered.items() if key in taken}
@@ -153,9 +153,9 @@ def _adapt(env: Any, name: str | None, wanted: _Wanted, lanes: Callable[[], list
 
 
 def _as_made(env: gym.vector.VectorEnv[Any, Any, Any], wanted: _Wanted) -> tuple[_Wanted, dict[str, Any]]:
-    """What made a vector environment of ``gymnasium.make_vec`` that has a class of its own.
+    """The arguments that made a vector environment of ``gymnasium.make_vec`` with a class of its own.
 
-    Such a class spends a step of each lane on its reset and cannot reset single lanes, so the environments are made
+    Such a class uses a step of each lane for its reset and cannot reset single lanes, so the environments are made
     again from its spec.
     """
     settings = dict(env.spec.kwargs) if env.spec is not None else {}
@@ -230,7 +230,7 @@ def _make_gymnasium(spec: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEn
     ):
         settings = {"max_episode_steps": spec.max_episode_steps, **kwargs}
         return VectorEntryEnv(num_envs, spec.id, device, target_return=spec.reward_threshold, **settings)
-    # A spec instead of an id spares Gymnasium's coloured remarks; lanes are always reset before they are stepped.
+    # A spec instead of an id avoids Gymnasium's coloured warnings; lanes are always reset before they are stepped.
     spec = copy.copy(spec)
     spec.order_enforce = False
     try:
@@ -254,7 +254,7 @@ def _missing(spec: Any, error: Exception) -> SpecError | ConfigError:
 
 
 def _family(spec: Any) -> str:
-    """``box2d`` for ``gymnasium.envs.box2d.lunar_lander:LunarLander``, empty for what is not Gymnasium's own."""
+    """``box2d`` for ``gymnasium.envs.box2d.lunar_lander:LunarLander``, empty for environments of other packages."""
     prefix = "gymnasium.envs."
     entry_point = spec.entry_point
     return entry_point.removeprefix(prefix).split(".")[0].split(":")[0] if str(entry_point).startswith(prefix) else ""

@@ -1,6 +1,6 @@
-"""What ``step`` of a single environment returned, as five values of the right kinds, or one sentence on what is wrong.
+"""Converts the result of a single environment's ``step`` to five values of the right types, or raises one sentence.
 
-An error of this module is a fault of one lane: in the middle of a run the lane is reset and the others go on.
+An error of this module is a fault of one lane: during a run the lane is reset and the others continue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUMBERS: frozenset[Any] = frozenset({float, int, np.float64, np.float32, np.int6
 
 
 def five_values(name: str, result: Any) -> tuple[Any, ...]:
-    """Observation, reward, terminated, truncated and info, also of an older ``step`` that returns one ``done``."""
+    """Observation, reward, terminated, truncated and info, also for an older ``step`` that returns one ``done``."""
     if not isinstance(result, tuple | list) or len(result) not in (4, 5):
         found = f"{len(result)} values" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON, so that a trained policy knows what its environment shows and takes without making one."""
+"""Gymnasium spaces as JSON, stored with a trained policy so that it can be used without making its environment."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..errors import SpecError
 from ..types import EnvSpec
 
 MAX_NUMBERS = 10_000_000
-"""Numbers in one observation or action of a description that is read."""
+"""Maximum number of values in one observation or action of a description that is read."""
 
 
 def describe_spaces(observation: Any, action: Any) -> str:
-    """JSON text of the spaces of one environment; None for an observation that a policy sees as it is."""
+    """JSON text of the spaces of one environment; None for an observation that a policy gets unchanged."""
     shown = None if observation is None else _describe(observation)
     return json.dumps({"observation": shown, "action": _describe(action)})
 
 
 def describe_tensors(spec: EnvSpec) -> str:
-    """The same for an environment made of tensors: it shows what a policy sees, and takes what ``spec`` says."""
+    """The same for a tensor environment: a policy gets its observations unchanged, and ``spec`` describes actions."""
     action = spec.action
     if action.kind == "continuous":
         takes: Any = spaces.Box(-1.0, 1.0, (action.dim,))
@@ -59,7 +59,7 @@ def _bounds(array: Any) -> Any:
 
 
 def spaces_from(text: str) -> tuple[Any, Any]:
-    """The observation space and the action space in a description; ValueError or the like if it is none."""
+    """The observation space and the action space in a description; ValueError or similar if it is invalid."""
     described = json.loads(text)
     shown = described["observation"]
     return None if shown is None else _build(shown, 0), _build(described["action"], 0)

@@ -1,4 +1,4 @@
-"""Gymnasium spaces on the contract: observations become trees of tensors, action tensors what a space takes.
+"""Converts between Gymnasium spaces and the contract: observations to trees of tensors, action tensors to actions.
 
 Axes: N environment lanes, O observation, A action, C choices.
 """
@@ -24,14 +24,14 @@ Frame = list[Array]
 """Raw observations of all lanes: an array [N, ...] for each leaf of a space."""
 
 MASK_KEY = "action_mask"
-"""Where an observation or an info names the actions that may be taken."""
+"""The key of an observation or an info under which the allowed actions are found."""
 
 
 class LeafCodec:
     """One space that is no container.
 
-    Arrays keep their shape; uint8 stays uint8 where it has two axes or more, as pictures do, and all other numbers
-    become float32. A choice becomes one-hot.
+    Arrays keep their shape; uint8 with two axes or more, such as an image, stays uint8, and all other numbers become
+    float32. A choice becomes one-hot.
     """
 
     def __init__(self, name: str, space: Any, path: str = ""):
@@ -50,7 +50,7 @@ class LeafCodec:
         elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec).astype(np.int64)
             self._low, self._high = np.asarray(space.start), np.asarray(space.start) + sizes.reshape(self.shape)
-            self._first = np.concatenate([[0], np.cumsum(sizes)[:-1]])  # where the outputs of each choice begin
+            self._first = np.concatenate([[0], np.cumsum(sizes)[:-1]])  # index of the first output of each choice
             self.frame_dtype = np.int64
             self.encode = self._one_hot
             self.leaf = Leaf((int(sizes.sum()),))
@@ -98,14 +98,14 @@ class ObsCodec:
     """Observations of one space, which may be a tree, with or without a mask of the actions that may be taken."""
 
     def __init__(self, name: str, space: Any, mask_size: int | None = None):
-        """``mask_size``: give ``Obs`` with masks of that many actions; None: leave masks out."""
+        """``mask_size``: return ``Obs`` with masks of that many actions; None: leave masks out."""
         self.name = name
         self._mask_size = mask_size
         self.leaves: list[LeafCodec] = []
         self._has_mask_key = isinstance(space, spaces.Dict) and MASK_KEY in space.spaces
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {}
         parts.pop(MASK_KEY, None)
-        # {"observation": ..., "action_mask": ...} stands for an observation with a mask, not for a tree of one part.
+        # {"observation": ..., "action_mask": ...} is an observation with a mask, not a tree with one part.
         self._only_key = next(iter(parts)) if self._has_mask_key and len(parts) == 1 else None
         seen = self._add(parts[self._only_key] if self._only_key else space, "")
         self.is_plain = len(self.leaves) == 1 and isinstance(seen, Leaf) and mask_size is None and not self._only_key
@@ -169,7 +169,7 @@ class ObsCodec:
         return array.astype(np.bool_)
 
     def batch(self, batch: Any, num_envs: int, masks: Any = None) -> Frame:
-        """A fresh frame from a batch of raw observations, as vector environments give them."""
+        """A fresh frame from a batch of raw observations, as vector environments return them."""
         if self._has_mask_key:
             masks = batch[MASK_KEY]
             batch = batch[self._only_key] if self._only_key else batch
@@ -185,7 +185,7 @@ class ObsCodec:
         return frame
 
     def encode(self, frame: Frame, tensor: Callable[[Array], Tensor]) -> Tree:
-        """The observation that a policy gets: a tree of ``spec`` with the axis N in front."""
+        """The observation that a policy gets: a tree of ``spec`` with N as the first axis."""
         if self.is_plain:
             return tensor(self.leaves[0].encode(frame[0]))
         tensors = iter([tensor(leaf.encode(rows)) for leaf, rows in zip(self.leaves, frame, strict=False)])
@@ -209,7 +209,7 @@ def _shown(value: Any) -> str:
 
 
 class ActionCodec:
-    """Turns action tensors into what a space takes.
+    """Turns action tensors into actions of a space.
 
     A bounded number is rescaled from [-1, 1] to its bounds and clipped; an unbounded one passes unchanged.
     """
@@ -229,7 +229,7 @@ class ActionCodec:
             self.dtype = space.dtype
             self._low, self._high = space.low.reshape(-1), space.high.reshape(-1)
             bounded = np.isfinite(self._low) & np.isfinite(self._high)
-            # Halves come first: the bounds may be as large as the type allows.
+            # Halved before the subtraction: the bounds may be as large as the type allows.
             half_low = np.where(bounded, self._low, -1) / 2
             half_high = np.where(bounded, self._high, 1) / 2
             self._half = (half_high - half_low).astype(self.dtype)
@@ -265,7 +265,7 @@ class ActionCodec:
 
 
 def mask_size(name: str, action: ActionSpec) -> int:
-    """How many flags a mask has: one for every possibility of every choice."""
+    """The number of flags of a mask: one for every option of every choice."""
     if not action.choices:
         raise SpecError(
             f"environment {name!r}: its actions are continuous, so there is nothing to mask; use masks=False"
@@ -282,7 +282,7 @@ def _choices(space: Any) -> tuple[int, ...]:
 
 
 def to_device(device: torch.device) -> Callable[[Array], Tensor]:
-    """A function that makes a tensor on ``device`` of a NumPy array to which nothing is written afterwards."""
+    """A function from a NumPy array, which is not written to afterwards, to a tensor on ``device``."""
     if device.type == "cpu":
         return torch.from_numpy
     return lambda array: torch.from_numpy(array).to(device)

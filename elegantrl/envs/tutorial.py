@@ -2,7 +2,7 @@
 
 Such an environment has the attributes ``env_num`` (or ``num_envs``), ``state_dim``, ``action_dim`` and ``if_discrete``;
 ``reset()`` returns states [N, S] and ``step(action)`` returns states, rewards, dones and anything else, as tensors or
-arrays. It begins the next episode of a lane itself, so the last state of an episode is never seen.
+arrays. It begins the next episode of a lane itself, so the last state of an episode is never returned.
 
 Axes: N environment lanes, S state, A action.
 """
@@ -32,7 +32,7 @@ def is_tutorial_env(env: Any) -> bool:
 
 
 def num_lanes(env: Any) -> int | None:
-    """How many lanes ``env`` says that it has."""
+    """The number of lanes that ``env`` declares."""
     lanes = getattr(env, "env_num", getattr(env, "num_envs", None))
     return lanes if isinstance(lanes, int) else None
 
@@ -40,12 +40,12 @@ def num_lanes(env: Any) -> int | None:
 class TutorialVecEnv(EpisodicVecEnv):
     """An environment of that form. A resume starts new episodes.
 
-    One flag tells both kinds of end: an episode that ends after ``max_step`` steps counts as truncated, any other as
-    terminated. Where an episode ended, the state before the last action stands for the unknown last state; learning
+    One flag marks both kinds of end: an episode that ends after ``max_step`` steps counts as truncated, any other as
+    terminated. At the end of an episode the state before the last action replaces the unknown last state; learning
     uses it only after a truncation, as an estimate one step old.
 
-    The environment may draw from the global generators of torch and NumPy. During its calls they hold streams of this
-    object, which the seed of ``reset`` decides, and afterwards what they held before.
+    The environment may draw from the global generators of torch and NumPy. During its calls they are set to streams of
+    this object, which the seed of ``reset`` determines, and afterwards to their earlier states.
     """
 
     _stream = "tutorial"

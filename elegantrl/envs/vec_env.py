@@ -20,15 +20,15 @@ from ..types import EnvSpec, State, Step
 log = logging.getLogger(__name__)
 
 Exactness = Literal["exact", "replayed", "episode"]
-"""How much of an open episode survives a resume: its whole state, a verified replay of it, or nothing."""
+"""How a resume restores an open episode: from its whole state, by a verified replay, or not at all."""
 
 
 class VecEnv(ABC):
     """N environments that step together and reset by themselves.
 
-    Every tensor lives on ``device``. An episode that ends is reset within the same step: ``Step.obs`` is then the first
-    observation of the next episode and ``Step.next_obs`` the last one of the old. Where lanes can be treated alone, a
-    lane that fails does not fail the others: it is reset and ``Step.faults`` says so. Seeds go in through ``reset``; an
+    Every tensor is on ``device``. An episode that ends is reset within the same step: ``Step.obs`` is then the first
+    observation of the next episode and ``Step.next_obs`` the last one of the old. If lanes can be reset separately, a
+    lane that fails does not affect the others: it is reset and ``Step.faults`` reports it. ``reset`` takes the seed; an
     implementation draws from streams of its own and never from a global generator.
     """
 
@@ -41,15 +41,15 @@ class VecEnv(ABC):
 
     @abstractmethod
     def step(self, action: Tensor) -> Step:
-        """Take one action per lane, of the shape and type of ``spec.action_leaf`` behind the axis N.
+        """Take one action per lane: N, then the shape of ``spec.action_leaf``, in its type.
 
-        Continuous actions mean [-1, 1]; values outside are clipped, since a Gaussian policy may exceed them.
+        Continuous actions are in [-1, 1]; values outside are clipped, since a Gaussian policy may exceed the range.
         """
 
     def reset_lanes(self, lanes: Tensor) -> Tree | None:
         """Begin new episodes where ``lanes`` [N] is true; return the observations [N, ...] the policy sees now.
 
-        None if lanes cannot be treated alone.
+        None if lanes cannot be reset separately.
         """
         return None
 
@@ -63,7 +63,7 @@ class VecEnv(ABC):
 
     @property
     def exactness(self) -> Exactness:
-        """What ``load_state_dict`` would restore of the open episodes if the state were saved now."""
+        """How ``load_state_dict`` would restore the open episodes if the state were saved now."""
         return "exact"
 
     def restarted_lanes(self) -> Tensor:
@@ -71,7 +71,7 @@ class VecEnv(ABC):
         return torch.full((self.spec.num_envs,), self.exactness == "episode", device=self.device)
 
     def close(self) -> None:  # noqa: B027  an environment without resources has nothing to release
-        """Release what the environments hold."""
+        """Release the resources of the environments."""
 
 
 def try_one_step(env: VecEnv) -> None:
@@ -92,7 +92,7 @@ def try_one_step(env: VecEnv) -> None:
 
 
 def raise_faults(env: VecEnv, step: Step) -> Step:
-    """``step`` itself, or the first of its faults as an error, for callers that cannot go on after one."""
+    """``step`` itself, or the first of its faults as an error, for callers that cannot continue after a fault."""
     for fault in step.faults:
         kind = SpecError if fault.is_breach else RoleError
         raise kind(f"environment {env.spec.name!r} failed in lane {fault.lane}: {fault.what} ({fault.where})")

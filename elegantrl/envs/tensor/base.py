@@ -1,4 +1,4 @@
-"""The base of environments made of tensor operations: write how a state begins and how it moves, nothing else.
+"""The base of environments made of tensor operations: a subclass defines only the first states and the dynamics.
 
 Axes: N environment lanes, S state, O observation, A action.
 """
@@ -19,11 +19,11 @@ from ..vec_env import VecEnv
 
 
 class TensorEnv(VecEnv):
-    """N environments in one state tensor [N, S]. Time limits, resets, successors and saving come from here.
+    """N environments in one state tensor [N, S]. This class implements time limits, resets, successors and saving.
 
-    A subclass sets ``obs_dim`` or ``obs``, ``action`` and what else applies, as class attributes or before
-    ``super().__init__``; it implements ``initial`` and ``dynamics``, and ``observe`` if a policy sees something else
-    than the state. These three return new tensors and leave their arguments as they are.
+    A subclass sets ``obs_dim`` or ``obs``, ``action`` and further attributes in its class body or before
+    ``super().__init__``; it implements ``initial`` and ``dynamics``, and ``observe`` if an observation is not the
+    state itself. These three methods return new tensors and do not change their arguments.
     """
 
     name: ClassVar[str] = ""
@@ -68,7 +68,7 @@ class TensorEnv(VecEnv):
         """
 
     def observe(self, state: Tensor) -> Tree:
-        """What a policy sees of ``state``: a tensor [N, O], or a tree like ``obs``."""
+        """The observation of ``state``: a tensor [N, O], or a tree like ``obs``."""
         return state
 
     def reset(self, seed: int) -> Tree:
@@ -93,7 +93,7 @@ class TensorEnv(VecEnv):
         return Step(obs, reward, terminated, truncated, next_obs)
 
     def _restart(self, state: Tensor, elapsed: Tensor, done: Tensor, next_obs: Tree) -> Tree:
-        """Keep ``state`` with first states where an episode is ``done``; return what the policy sees."""
+        """Store ``state`` with first states where an episode is ``done``; return the observations."""
         if self.device.type == "cpu":
             # Reading `done` costs nothing here, and drawing few rows is cheaper than drawing all.
             rows = done.nonzero().squeeze(1)

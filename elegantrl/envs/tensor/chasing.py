@@ -1,7 +1,7 @@
 """A point mass chases another one through space of any dimension.
 
-Axes: N environment lanes, D dimensions of space. The state is what the policy sees: position and velocity of the
-chaser, then of its target, [N, 4 D].
+Axes: N environment lanes, D dimensions of space. The state is the observation: position and velocity of the chaser,
+then of its target, [N, 4 D].
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ACTION_COST = 0.01
 
 
 class ChasingVecEnv(TensorEnv):
-    """The chaser accelerates by its action, the target drifts. Reward is the distance won minus the cost of acting.
+    """The action accelerates the chaser, the target drifts. Reward: decrease of the distance minus the action cost.
 
-    The distance is a function of the state and never kept from one step to the next, so an episode that begins anew
-    cannot be rewarded for the distance of the one before.
+    The distance is computed from the state and never kept from one step to the next, so a new episode cannot be
+    rewarded for the distance of the one before.
     """
 
     name = "Chasing"
