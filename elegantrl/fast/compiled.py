@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Compiled(Gradients):
-    """Each hot function is compiled at its first call; without a working compiler autograd takes over."""
+    """Each hot function is compiled at its first call; without a working compiler autograd is used."""
 
     def __init__(self) -> None:
         super().__init__("compiled")
@@ -28,7 +28,7 @@ class Compiled(Gradients):
             return super().__call__(agent, name, step, *args)
         is_new = name not in self.functions
         if is_new:
-            # Shapes are those of the first call; a minibatch of another size is compiled once more, then for any size.
+            # Compiled for the shapes of the first call; a second minibatch size is compiled again, for any size.
             self.functions[name] = torch.compile(getattr(agent, name))
         try:
             loss, metrics = self.functions[name](*args)

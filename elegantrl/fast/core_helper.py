@@ -1,7 +1,7 @@
 """A process on a second core that computes half 1 of SAC's updates (``sac_half``) in shared memory.
 
-While updates follow each other it spins, since to wake a core may take longer than a task; when none comes it sleeps.
-The two processes signal finished work by plain writes to memory, whose order x86 keeps.
+The helper spins between tasks, because waking a core may take longer than a task; without tasks it sleeps.
+The two processes signal finished work by plain writes to memory, which x86 keeps in order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..execute.settle import settle
 from .sac_half import CONTROL_BYTES, TASKS, Half, Sizes
 
 SPIN_SECONDS, SLEEP_SECONDS = 0.01, 0.02
-"""How long the helper spins before it sleeps, and for how long it sleeps unless it is woken."""
+"""How long the helper spins before it sleeps, and the maximum length of a sleep."""
 TIMEOUT_SECONDS = 1.0
-"""How long the learner waits for a task before it goes on without the helper."""
+"""How long the learner waits for a task before it continues without the helper."""
 
 POSTED, TASK, ASLEEP, READY, DONE = 0, 1, 2, 3, 64
 """Words of the control page: tasks posted so far, the latest one, two flags, and, in another cache line, tasks done."""
@@ -58,7 +58,7 @@ class CoreHelper:
         self.posted += 1
         self.control[POSTED] = self.posted
         if self.control[ASLEEP]:
-            with contextlib.suppress(OSError):  # a dead helper is noticed where its work is waited for
+            with contextlib.suppress(OSError):  # ``has_done`` detects a dead helper
                 self.wake.send_bytes(b"!")
 
     def has_done(self) -> bool:
@@ -78,7 +78,7 @@ class CoreHelper:
 
 
 def run_helper(sizes: Sizes, memory: Connection, alive: Connection, wake: Connection) -> None:
-    """The helper process: wait for a task, compute it, say that it is done."""
+    """The helper process: wait for a task, compute it, count it as done."""
     die_with_parent(alive)
     leave_signals_to_parent()
     settle(1)
@@ -101,6 +101,6 @@ def wait_for_post(control: memoryview, done: int, wake: Connection) -> None:
     while control[POSTED] == done:
         if time.monotonic() > end:
             control[ASLEEP] = 1
-            if wake.poll(SLEEP_SECONDS):  # a wake-up that is missed costs no more than one sleep
+            if wake.poll(SLEEP_SECONDS):  # a missed wake-up costs at most one sleep
                 wake.recv_bytes()
             control[ASLEEP] = 0

@@ -1,4 +1,4 @@
-"""Which way to its gradients an agent takes, and the check that it is autograd's."""
+"""Selects how the gradients of an agent are computed, and checks that they agree with autograd's."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 Way = Literal["auto", "autograd", "compiled"]
 ByHand = OnPolicyByHand | SACByHand
 TOLERANCE = 1e-3
-"""Relative difference of two gradients beyond which they are not those of the same loss; rounding gives 1e-6."""
+"""Maximum relative difference between two gradients of the same loss; rounding gives 1e-6."""
 
 
 def gradients_of(agent: Agent, way: Way = "auto", helper: bool = False) -> Gradients:
-    """How the hot functions of ``agent`` are differentiated; its ``description`` is for the log of a run.
+    """The object that differentiates the hot functions of ``agent``; its ``description`` is for the log of a run.
 
-    ``auto`` takes gradients derived by hand where they are known and agree with autograd's; ``helper`` lets a process
-    on a second core compute half of them where that is possible.
+    ``auto`` uses gradients derived by hand if they exist and agree with autograd's; ``helper`` starts a process on a
+    second core that computes half of them where that is possible.
     """
     if way == "autograd":
         return Gradients()
@@ -49,7 +49,7 @@ def gradients_of(agent: Agent, way: Way = "auto", helper: bool = False) -> Gradi
 
 
 def derived_by_hand(agent: Agent, helper: bool) -> ByHand | None:
-    """Gradients derived by hand, for an agent whose losses and networks they know."""
+    """Gradients derived by hand, if there are any for the losses and networks of ``agent``."""
     if OnPolicyByHand.suits(agent):
         return OnPolicyByHand(agent)  # type: ignore[arg-type]
     if SACByHand.suits(agent):
@@ -58,10 +58,10 @@ def derived_by_hand(agent: Agent, helper: bool) -> ByHand | None:
 
 
 def agrees(agent: Agent, by_hand: ByHand) -> bool:
-    """Whether gradients and metrics are autograd's on made-up rows: a loss that was edited counts as it stands.
+    """Whether gradients and metrics equal autograd's on random rows: they do not if a loss was edited.
 
-    The rows are the same for every run, so that a resumed run decides as the first one did, and nothing is drawn from
-    the streams of the run.
+    The rows are the same for every run, so that a resumed run makes the same choice, and nothing is drawn from the
+    streams of the run.
     """
     args = by_hand.check_args(agent, torch.Generator().manual_seed(0))
     for name, step in by_hand.losses(agent):

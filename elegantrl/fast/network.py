@@ -22,7 +22,7 @@ T = TypeVar("T", Array, Tensor)
 
 
 class Layer(NamedTuple, Generic[T]):
-    """A linear layer, and where its gradient is written; a network that is never learned has no gradient."""
+    """A linear layer, and the tensors that its gradient is written to; a network that is not trained has none."""
 
     weight: T  # [I, K]
     bias: T  # [K]
@@ -31,7 +31,7 @@ class Layer(NamedTuple, Generic[T]):
 
 
 def layers_of(stack: Stack, grads: dict[nn.Parameter, Tensor]) -> list[Layer[Tensor]]:
-    """The linear layers of a stack, with the tensor that takes the gradient of each parameter."""
+    """The linear layers of a stack, with the tensor that the gradient of each parameter is written to."""
     params = [tuple(layer.parameters()) for layer in stack if isinstance(layer, nn.Linear)]
     return [Layer(w.detach().t(), b.detach(), grads[w].t(), grads[b]) for w, b in params]
 
@@ -43,7 +43,7 @@ class Network(ABC, Generic[T]):
         self.layers: Sequence[Layer[T]] = layers
         self.is_tanh = is_tanh
         self.inputs: list[T] = []
-        """What went into each layer at the last ``forward``."""
+        """The inputs of each layer at the last ``forward``."""
 
     def forward(self, x: T) -> T:
         """Outputs [B, K] for inputs [B, I]."""
@@ -55,7 +55,7 @@ class Network(ABC, Generic[T]):
         return x
 
     def backward(self, gradient: T) -> None:
-        """Write the gradients of all layers, given the loss's gradient [B, K] at the last outputs. Uses up inputs."""
+        """Write the gradients of all layers, given the loss's gradient [B, K] at the outputs. Overwrites ``inputs``."""
         for i in reversed(range(len(self.layers))):
             self.differentiate(i, gradient)
             if i:
@@ -85,7 +85,7 @@ class Network(ABC, Generic[T]):
 
 
 class NumpyNetwork(Network[Array]):
-    """For minibatches that are computed at once: ``differentiate`` overwrites."""
+    """For minibatches that are computed at once: ``differentiate`` overwrites gradients."""
 
     def __init__(self, layers: Sequence[Layer[Tensor]], is_tanh: bool = False):
         super().__init__([Layer(*(x.numpy() for x in layer)) for layer in layers], is_tanh)
@@ -119,7 +119,7 @@ relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 class TorchNetwork(Network[Tensor]):
-    """For large minibatches, and for networks that lie in shared memory."""
+    """For large minibatches, and for networks in shared memory."""
 
     def __init__(
         self,
@@ -129,9 +129,9 @@ class TorchNetwork(Network[Tensor]):
         outputs: Sequence[Tensor] = (),
         output_gradients: Sequence[Tensor] = (),
     ):
-        """``adds``: gradients are added to what is there, block by block of a minibatch.
+        """``adds``: gradients are accumulated over the blocks of a minibatch.
 
-        ``outputs`` and ``output_gradients`` are where to write those of each layer, if another process needs them.
+        ``outputs`` and ``output_gradients`` are tensors to write those of each layer to, if another process needs them.
         """
         super().__init__(layers, is_tanh)
         self.adds, self.outputs, self.output_gradients = adds, outputs, output_gradients

@@ -1,8 +1,8 @@
 """The gradients of SAC's losses on a CPU, derived by hand, in two halves that may run on two cores.
 
-The halves (``sac_half``) meet six times per update, where torch's threads would meet about a hundred times. Where it
-takes long to wake a core, a process that spins in between (``core_helper``) pays and threads do not. Without a helper
-half 1 runs after half 0 in the same process. The bits are the same either way, so the clock may decide which.
+The halves (``sac_half``) synchronise six times per update; torch's threads would synchronise about a hundred times.
+On machines that wake a core slowly, a process that spins in between (``core_helper``) is faster and threads are not.
+Without a helper half 1 runs after half 0 in the same process. Both give the same bits, so measured time may decide.
 Axes: B minibatch rows, A action.
 """
 
@@ -47,7 +47,7 @@ from .sac_half import (
 log = logging.getLogger(__name__)
 
 TRIAL, PERIOD = 5, 300
-"""Every ``PERIOD`` updates ``TRIAL`` of them are timed without and as many with the helper."""
+"""In every ``PERIOD`` updates ``TRIAL`` of them are timed without the helper and as many with it."""
 
 
 class SACByHand(Gradients):
@@ -74,11 +74,11 @@ class SACByHand(Gradients):
         self.turn = 0
         """Updates since the helper was last timed."""
         self.seconds = deque([1.0], TRIAL), deque([1.0], TRIAL)
-        """Of the last timed updates without and with the helper; their medians count, since the first take longer."""
+        """Times of the last trials without and with the helper; medians are compared, since the first take longer."""
 
     @staticmethod
     def suits(agent: Agent) -> bool:
-        """Whether the losses and networks of this agent are known here."""
+        """Whether this class supports the losses and networks of the agent."""
         return (
             type(agent) is AgentSAC
             and agent.critic_step.flat.device.type == "cpu"
@@ -105,7 +105,7 @@ class SACByHand(Gradients):
         if len(batch.reward) != self.sizes.rows:
             with torch.enable_grad():
                 return super().__call__(agent, name, step, *args)
-        # An update takes the policy's gradient after the critics', on the same batch and noise.
+        # An update computes the policy's gradient after the critics', on the same batch and noise.
         return self.critic_gradient(agent, batch, noise) if name == "critic_loss" else self.policy_gradient(agent)
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class SACByHand(Gradients):
     def critic_gradient(self, agent: AgentSAC, b: Transition, noise: ActionNoise) -> tuple[Tensor, LazyMetrics]:
         self.started = time.perf_counter()
         self.decide_help()
-        self.share(agent, b, noise)
+        self.write_batch(agent, b, noise)
         s, self.alpha = self.shared, agent.log_alpha.detach().exp()
         self.begin(SAMPLE_NEXT)
         self.half0.sample_actions()
@@ -134,8 +134,8 @@ class SACByHand(Gradients):
         metrics = {"loss/critic": loss, "critic/q": 0.5 * (q0.mean() + s["q1"].mean())}
         return s["critic_grad"], lambda: metrics
 
-    def share(self, agent: AgentSAC, b: Transition, noise: ActionNoise) -> None:
-        """Write a minibatch and its noise where both halves read them."""
+    def write_batch(self, agent: AgentSAC, b: Transition, noise: ActionNoise) -> None:
+        """Write a minibatch and its noise to memory that both halves read."""
         s, norm = self.shared, agent.policy.norm
         s["next_obs"].copy_(norm(b.next_obs))
         s["obs"].copy_(norm(b.obs))
@@ -189,7 +189,7 @@ class SACByHand(Gradients):
             assert self.helper is not None
             if self.helper.has_done():
                 return
-            # Whatever it has done of this update is computed again here.
+            # The tasks of this update that the helper has done are computed again here.
             self.helper.close()
             log.warning("the process that helped to learn died or hangs; learning goes on without it")
             self.helper, self.is_helped = None, False
@@ -198,7 +198,7 @@ class SACByHand(Gradients):
         TASKS[task](self.half1)
 
     def decide_help(self) -> None:
-        """Decide by the clock whether this update uses the helper."""
+        """Decide by measured times whether this update uses the helper."""
         if self.helper is not None and self.helper.is_ready():
             self.turn = (self.turn + 1) % PERIOD
             self.is_helped = self.turn > TRIAL if self.is_trial() else self.is_faster_with_help()
@@ -213,7 +213,7 @@ class SACByHand(Gradients):
 
 
 def suits(c: SACConfig) -> bool:
-    """Whether updates with these settings are known here: plain networks, and SAC as its paper has it."""
+    """Whether these settings are supported: plain networks, and SAC as in its paper."""
     kind = (c.num_critics, c.target_critics, c.actor_interval, c.activation, c.network)
     as_in_the_paper = kind == (2, "min", 1, "relu", "mlp")
     return as_in_the_paper and not (c.layer_norm or c.prioritized or c.h_term) and hasattr(os, "memfd_create")

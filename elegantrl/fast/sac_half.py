@@ -1,6 +1,6 @@
-"""One half of a SAC update with gradients derived by hand, in memory that both halves see.
+"""One half of a SAC update with gradients derived by hand, in memory that both halves share.
 
-Half 0 and half 1 have a critic and its target each. Half 0 also samples the policy at the observations, half 1 at the
+Each half has a critic and its target. Half 0 also samples the policy at the observations, half 1 at the
 successors. ``AgentSAC`` defines what is minimised: ``learning`` compares these gradients with autograd's.
 Axes: B minibatch rows, O obs, A action, I inputs and K outputs of a layer.
 """
@@ -24,7 +24,7 @@ CONTROL_BYTES, ALIGN_BYTES = 4096, 64
 
 
 class Sizes(NamedTuple):
-    """All that the layout of the shared memory depends on."""
+    """The sizes that determine the layout of the shared memory."""
 
     obs: int
     action: int
@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
         return list(pairwise((self.obs + self.action, *self.hidden, 1)))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shared tensors: parameters, gradients, a minibatch, and what one half computes for the other."""
+        """The shared tensors: parameters, gradients, a minibatch, and results of one half that the other uses."""
         policy, critic = (sum((i + 1) * k for i, k in layers) for layers in (self.policy(), self.critic()))
         rows: tuple[int, ...] = (self.rows,)
         obs, action = (self.rows, self.obs), (self.rows, self.action)
@@ -90,7 +90,7 @@ def member_layers(member: int, sizes: list[tuple[int, int]], flat: Tensor, grad:
 
 
 class Half:
-    """The networks of one half over the memory of both; ``TASKS`` are what half 1 does for half 0."""
+    """The networks of one half, in the shared memory; ``TASKS`` are the methods that half 1 runs for half 0."""
 
     def __init__(self, member: int, sizes: Sizes, shared: dict[str, Tensor]):
         self.shared, self.obs_dim = shared, sizes.obs
@@ -103,7 +103,7 @@ class Half:
         """The policy at the observations: half 0 runs it forward, both differentiate it."""
         self.policy.inputs = [shared["obs"], *outputs[:-1]]
         self.critic = TorchNetwork(member_layers(member, sizes.critic(), shared["critic"], shared["critic_grad"]))
-        # A target is never differentiated: its parameters stand in where a gradient would be written.
+        # A target is never differentiated: its parameters are only placeholders for a gradient.
         self.target = TorchNetwork(member_layers(member, sizes.critic(), shared["target"], shared["target"]))
 
     def sample_actions(self) -> None:
@@ -112,7 +112,7 @@ class Half:
         sample(self.policy.forward(s["obs"]), s["noise"], s["new_action"], s["new_logp"], s["new_std"])
 
     def values(self) -> tuple[Tensor, Tensor]:
-        """The target's value [B] of the successor, and the critic's of the action that was taken."""
+        """The target's value [B] of the successor, and the critic's value [B] of the action that was taken."""
         s = self.shared
         target_q = self.target.forward(torch.cat([s["next_obs"], s["next_action"]], -1))[:, 0]
         return target_q, self.critic.forward(torch.cat([s["obs"], s["action"]], -1))[:, 0]
@@ -126,7 +126,7 @@ class Half:
         return self.critic.forward(torch.cat([self.shared["obs"], self.shared["new_action"]], -1))[:, 0]
 
     def action_gradient(self, q: Tensor, minimum: Tensor, num_minimal: Tensor) -> Tensor:
-        """The gradient [B, A] of -mean(minimum) at that action, as far as it flows through this half's critic."""
+        """The part of the gradient [B, A] of -mean(minimum) at that action that flows through this half's critic."""
         gradient = (q == minimum).float().div_(num_minimal * -len(q))
         return self.critic.input_gradient(gradient.unsqueeze(1))[:, self.obs_dim :]
 
@@ -162,7 +162,7 @@ TASKS = (
 )  # fmt: skip
 SAMPLE_NEXT, VALUES, CRITIC, NEW_VALUE, ACTION, POLICY = range(len(TASKS))
 PRECEDING = {CRITIC: VALUES, ACTION: NEW_VALUE}
-"""Tasks that use what an earlier task left in the memory of its own process."""
+"""Tasks that use results of an earlier task in the private memory of the same process."""
 
 
 def sample(out: Tensor, noise: Tensor, action: Tensor, logp: Tensor, std: Tensor | None = None) -> None:
@@ -176,5 +176,5 @@ def sample(out: Tensor, noise: Tensor, action: Tensor, logp: Tensor, std: Tensor
 
 
 def minimum_of(q0: Tensor, q1: Tensor) -> tuple[Tensor, Tensor]:
-    """The smaller of two values [B], and how many of them are that small: equal ones share its gradient."""
+    """The minimum of two values [B], and how many of them equal it: equal values share its gradient."""
     return torch.minimum(q0, q1), 1 + (q0 == q1).float()
