@@ -1,8 +1,8 @@
-"""The executor contract: spawn roles, call their methods, wait for outcomes. Knows nothing of reinforcement learning.
+"""The executor contract: spawn roles, call their methods, wait for results; independent of reinforcement learning.
 
-A future ends in exactly one of four ways: it holds a value, it re-raises what the role raised (with the traceback as
-its cause if that happened in another process), or it raises ``RoleDied`` or ``RoleTimedOut``. Calls on one handle run
-in order. A role that was ended delivers nothing any more. An executor never retries: the supervisor decides that.
+A future ends in exactly one of four ways: it holds a value, it re-raises the error of the role (with the traceback as
+its cause if the role is in another process), or it raises ``RoleDied`` or ``RoleTimedOut``. Calls on one handle run in
+order. A role that was ended returns nothing more. An executor never retries: the supervisor decides that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ANSWERS_HELD = 4
 
 
 class Needs(NamedTuple):
-    """What a role needs of the machine that it is placed on."""
+    """The resources of a machine that a role needs."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -42,32 +42,32 @@ class Future(ABC):
     """The outcome of one call on a role."""
 
     seconds: float = 0.0
-    """How long the role worked on the call, once it was answered."""
+    """How long the role worked on the call; known when the call has ended."""
 
     @abstractmethod
     def done(self) -> bool: ...
 
     @abstractmethod
     def result(self) -> Any:
-        """The value, as soon as there is one; raises what the call raised.
+        """Wait for the value and return it; raises the error of the call.
 
-        The value may lie in memory of the role: while it is held, the role cannot use that memory again.
+        The value may be in memory of the role: while it is held, the role cannot use that memory again.
         """
 
     def take(self) -> Any:
-        """The value as the caller's own copy, which no later call of the role changes."""
+        """A copy of the value, which no later call of the role changes."""
         return own_copy(self.result())
 
 
-class Ref(ABC):  # noqa: B024  what a backend keeps behind it differs
-    """A value that was sent once, to be named in any number of calls; dropping the last reference releases it."""
+class Ref(ABC):  # noqa: B024  its contents differ between backends
+    """A value that was sent once and can be an argument of many calls; dropping the last reference releases it."""
 
 
 class Handle(ABC):
-    """A role that is alive in some process."""
+    """A role that runs in some process."""
 
     busy_seconds: float = 0.0
-    """How long the role has worked on calls that were answered."""
+    """How long the role has worked on calls that have ended."""
 
     def memory_bytes(self) -> int:
         """Memory that the process of the role holds; 0 if the role has no process of its own."""
@@ -77,18 +77,18 @@ class Handle(ABC):
     def call(self, method: str, *args: Any, timeout: float | None = None) -> Future:
         """Call a method of the role; an argument that is a ``Ref`` arrives as its value.
 
-        A role that takes more than ``timeout`` seconds, counted from the end of the call before, is ended.
+        A role that takes more than ``timeout`` seconds, counted from the end of the previous call, is ended.
         """
 
 
 class Executor(ABC):
-    """Places roles and moves calls to them.
+    """Starts roles and sends calls to them.
 
     ``preload`` names modules that roles import; an executor may import them once for all processes.
     """
 
     isolates: ClassVar[bool]
-    """Whether a role can die or hang without its caller; where it cannot, a timeout is refused."""
+    """Whether a role can die or hang without its caller; otherwise a timeout is refused."""
 
     @abstractmethod
     def __init__(self, preload: Sequence[str] = ()): ...
@@ -112,7 +112,7 @@ class Executor(ABC):
 
     @abstractmethod
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
-        """The futures that have ended, as soon as there is one or the time is up."""
+        """Wait until a future has ended or the time is up; return the futures that have ended."""
 
     @abstractmethod
     def kill(self, handle: Handle) -> None:
@@ -120,7 +120,7 @@ class Executor(ABC):
 
     @abstractmethod
     def put(self, value: Any) -> Ref:
-        """Send a value that many calls will name: it is written once and read by all roles."""
+        """Send a value that many calls will use: it is written once and read by all roles."""
 
     @abstractmethod
     def close(self) -> None:
@@ -167,7 +167,7 @@ class RemoteTraceback(Exception):
 
 
 def where_raised(error: BaseException) -> str:
-    """``file:line`` of the innermost frame, in whichever process that was."""
+    """``file:line`` of the innermost frame, in this process or another."""
     if isinstance(error.__cause__, RemoteTraceback):
         return error.__cause__.where
     return innermost_line(error)

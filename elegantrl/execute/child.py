@@ -1,4 +1,4 @@
-"""The life of a child process: build a role, answer calls in order, die with the parent."""
+"""The main loop of a child process: build a role, run calls in order, end with the parent."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ BUILD = "(build)"
 
 
 def die_with_parent(alive: Connection) -> None:
-    """Have the kernel end this process, and what it started, when the parent's end of ``alive`` closes.
+    """Make the kernel end this process, and processes it started, when the parent's end of ``alive`` closes.
 
     The fork server forked this process, so the kernel does not report the death of the process that uses it; and a
-    thread that watches would need the interpreter lock, which a stuck environment may never release.
+    watching thread would need the interpreter lock, which a stuck environment may never release.
     """
     os.setpgid(0, 0)
     fd = alive.fileno()
@@ -36,12 +36,12 @@ def die_with_parent(alive: Connection) -> None:
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
     gone = select.poll()
     gone.register(fd, select.POLLHUP)
-    if gone.poll(0):  # the parent ended before the kernel was told
+    if gone.poll(0):  # the parent ended before the signal was set up
         os._exit(1)
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore Ctrl-C and requests to end, which reach all processes: the parent decides what is saved first."""
+    """Ignore Ctrl-C, SIGTERM and SIGHUP, which reach all processes: the parent decides what is saved first."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A function instead of SIG_IGN: programs that an environment starts do not inherit it.
         signal.signal(number, lambda *_: None)
@@ -53,11 +53,11 @@ def run_child(conn: Connection, alive: Connection, reader: int, answers_held: in
     torch.set_num_threads(1)
     channel = Channel(conn, LimitedOutbox(answers_held, conn), peer=0, reader=reader)
     role: Any = None
-    with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe: the end of every role
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent closes the pipe to end the role
         calls = select.poll()
         calls.register(channel.fd, select.POLLIN)
         while True:
-            # A process that sleeps in a read is woken whenever the other side reads, which costs the other side time.
+            # A process that blocks in a read is woken whenever the other side reads, which costs the other side time.
             calls.poll()
             _, call, _ = channel.recv()
             role = answer(channel, call, role)
@@ -66,7 +66,7 @@ def run_child(conn: Connection, alive: Connection, reader: int, answers_held: in
 
 
 def answer(channel: Channel, call: Place, role: Any) -> Any:
-    """Run one call and send what came of it; returns the role, which the first call builds."""
+    """Run one call and send its value or error; returns the role, which the first call builds."""
     started = time.monotonic()
     try:
         method, args, refs = channel.unpack(call)
@@ -83,18 +83,18 @@ def answer(channel: Channel, call: Place, role: Any) -> Any:
     except Exception as error:
         seconds = time.monotonic() - started
         kind, parcel = ERROR, channel.outbox.pack(portable(error))
-    args = value = None  # by the time of the answer, what the caller sent is free again
+    args = value = None  # the caller's memory must be free again when the answer is sent
     channel.lend(parcel.block)
     channel.send(kind, parcel, seconds)
     return role
 
 
 def portable(error: Exception) -> tuple[bytes, str, str]:
-    """An error as (pickle, traceback, place); what cannot be pickled becomes a ``RoleError`` with the same words."""
+    """An error as (pickle, traceback, place); one that cannot be pickled becomes a ``RoleError`` with the same text."""
     text, where = "".join(traceback.format_exception(error)), where_raised(error)
     try:
         body = pickle.dumps(error)
-        pickle.loads(body)  # a constructor of other arguments fails only here
+        pickle.loads(body)  # a constructor with other arguments fails only here
     except Exception:
         body = pickle.dumps(RoleError(format_error(error)))
     return body, text, where

@@ -1,4 +1,4 @@
-"""How children fail, and the errors that say so."""
+"""Failures of child processes, and the errors that report them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_MAIN_GUARD = 77
 
 
 def format_exit(exit_code: int) -> str:
-    """How a child ended that was not asked to end."""
+    """A description of the unexpected end of a child."""
     if exit_code >= 0:
         return f"exited with code {exit_code}"
     try:
@@ -28,7 +28,7 @@ def leave_if_importing_main() -> None:
     """End a child that runs the top level of a script instead of its role.
 
     A child imports the script that started it. If the script starts a run at its top level, each child would start
-    processes in turn, die of it, and be replaced.
+    processes in turn, fail, and be replaced.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(NO_MAIN_GUARD)

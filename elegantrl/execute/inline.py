@@ -1,4 +1,4 @@
-"""Roles as objects in this process. This backend defines the semantics that the others reproduce."""
+"""Roles as objects in this process. This executor defines the semantics that the others reproduce."""
 
 from __future__ import annotations
 

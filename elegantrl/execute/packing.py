@@ -1,11 +1,11 @@
-"""Values as bytes: a short body, and a stretch of memory that holds the big tensors and arrays.
+"""Values as bytes: a short body, and a block of memory that holds the big tensors and arrays.
 
-The receiver of a message was busy or asleep and its caches are cold: what costs time is not the bytes but every new
-piece of code that runs. Values that are made of numbers, strings, tensors, arrays, lists, dicts, tuples and named
-tuples are therefore written by marshal, which takes a third of pickle's time, and their tensors are rebuilt through
-NumPy, which is fastest at it. Everything else is pickled with its arrays set aside (protocol 5).
+The receiver of a message was busy or asleep and its caches are cold: the time depends less on the number of bytes than
+on the amount of code that runs. Values of numbers, strings, tensors, arrays, lists, dicts, tuples and named tuples are
+therefore written by marshal, which takes a third of pickle's time, and their tensors are rebuilt through NumPy, the
+fastest way. Everything else is pickled, with its arrays outside the pickle (protocol 5).
 
-Pickle runs code of the sender's choosing, and a body may name a class. Both are used only between a process and the
+Pickle runs code that the sender chooses, and a body may name a class. Both are used only between a process and the
 children it started, over pipes that no other process can open.
 """
 
@@ -24,20 +24,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-ALIGN_BYTES = 64  # where torch's own allocator puts tensors: kernels then round as they do elsewhere
+ALIGN_BYTES = 64  # the alignment of torch's own allocator: kernels then round in the same way
 INSIDE_BYTES = 2048
 """Arrays below this size stay inside the body."""
 
 PICKLED, PLAIN, TREE = range(3)
 """Forms of a body."""
 MAX_DEPTH = 12
-"""Deeper values, and those that contain themselves, are left to pickle."""
+"""Deeper values, and values that contain themselves, are pickled."""
 
 DTYPES = tuple(map(np.dtype, "?bBhHiIlLefdFD"))
 DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 ARRAY, TENSOR, TUPLE, DICT = range(4)
-"""Marks of what stands for an array, a tensor, a tuple and a dict; a named tuple is marked by the name of its class."""
+"""Marks of arrays, tensors, tuples and dicts in a body; a named tuple is marked by the name of its class."""
 KNOWN_TO_NUMPY = {
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
@@ -45,7 +45,7 @@ KNOWN_TO_NUMPY = {
 
 
 class Cargo:
-    """Arrays that are set aside, and where each is to begin in a stretch of ``size`` bytes."""
+    """Arrays outside the body, and the start of each in a block of ``size`` bytes."""
 
     def __init__(self) -> None:
         self.arrays: list[tuple[int, pickle.PickleBuffer]] = []
@@ -64,7 +64,7 @@ class Cargo:
 
 
 def pack(value: Any) -> tuple[int, bytes, Cargo]:
-    """The form of a value, its body, and what goes with it."""
+    """The form of a value, its body, and its arrays outside the body."""
     if is_plain(value):
         return PLAIN, marshal.dumps(value), Cargo()
     cargo = Cargo()
@@ -82,9 +82,9 @@ def pack(value: Any) -> tuple[int, bytes, Cargo]:
 
 
 def unpack(form: int, body: bytes | memoryview, raw: Any) -> Any:
-    """The value of a body; ``raw`` is the stretch with its cargo, in which its big tensors then lie."""
+    """The value of a body; ``raw`` is the block with its cargo, and the big tensors of the value are views of it."""
     if form == PICKLED:
-        unpickler = pickle.Unpickler(io.BytesIO(body), buffers=repeat(raw))  # all of it, for arrays to find their place
+        unpickler = pickle.Unpickler(io.BytesIO(body), buffers=repeat(raw))  # the whole block: arrays hold offsets
         unpickler.persistent_load = BY_NUMBER.__getitem__  # type: ignore[method-assign]
         return unpickler.load()
     value = marshal.loads(body)
@@ -94,7 +94,7 @@ def unpack(form: int, body: bytes | memoryview, raw: Any) -> Any:
     return put_together(skeleton, bytearray(inside) if inside else raw)
 
 
-# ---- what is sent all the time
+# ---- frequent values
 
 
 class Unfit(Exception):
@@ -102,7 +102,7 @@ class Unfit(Exception):
 
 
 def take_apart(value: Any, cargo: Cargo, depth: int) -> Any:
-    """A value as marshal writes it, with its tensors and arrays in ``cargo``."""
+    """A value in a form for marshal, with its tensors and arrays in ``cargo``."""
     kind = type(value)
     if kind in SCALARS:
         return value
@@ -126,7 +126,7 @@ def take_apart(value: Any, cargo: Cargo, depth: int) -> Any:
 
 
 def put_together(skeleton: Any, raw: Any) -> Any:
-    """The value of a skeleton, whose arrays lie in ``raw``."""
+    """The value of a skeleton, whose arrays are in ``raw``."""
     kind = type(skeleton)
     if kind is list:
         return [put_together(part, raw) for part in skeleton]
@@ -140,7 +140,7 @@ def put_together(skeleton: Any, raw: Any) -> Any:
     if mark == DICT:
         return dict(zip(skeleton[1], [put_together(part, raw) for part in skeleton[2:]], strict=True))
     parts = [put_together(part, raw) for part in skeleton[1:]]
-    return tuple(parts) if mark == TUPLE else tuple.__new__(class_of(mark), parts)  # its constructor is in Python
+    return tuple(parts) if mark == TUPLE else tuple.__new__(class_of(mark), parts)  # the constructor is slow Python
 
 
 @cache
@@ -159,7 +159,7 @@ def class_of(name: str) -> Any:
 
 
 def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Whether marshal alone gives it back as it was: of other types it keeps the bytes without an error."""
+    """Whether marshal alone restores the value: of other types it keeps the bytes without an error."""
     kind = type(value)
     if kind is list or kind is tuple:
         return depth > 0 and all(is_plain(x, depth - 1) for x in value)
@@ -170,12 +170,12 @@ def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
 
 
 class Packer(pickle.Pickler):
-    """Pickles a value, with its big tensors and arrays set aside."""
+    """Pickles a value, with its big tensors and arrays outside the pickle."""
 
     def __init__(self) -> None:
         self.stream, self.cargo = io.BytesIO(), Cargo()
         arrays = self.cargo.arrays
-        # Others' buffers stay inside. No method of this object: as a cycle it would hold on to what it has packed.
+        # Other buffers stay inside. A lambda, not a method: a reference cycle would keep packed values alive.
         is_inside = lambda buffer: not arrays or arrays[-1][1] is not buffer  # noqa: E731
         super().__init__(self.stream, protocol=5, buffer_callback=is_inside)
 
@@ -191,16 +191,16 @@ class Packer(pickle.Pickler):
         return NotImplemented
 
     def reduce_tensor(self, x: Tensor) -> tuple[Any, ...]:
-        """A tensor as raw bytes and what they mean; one on a GPU goes through the host and back to its device."""
+        """A tensor as raw bytes, type and shape; a GPU tensor is copied through the host and back to its device."""
         device = "cpu" if x.is_cpu else str(x.device)
         if x.dtype in KNOWN_TO_NUMPY:
             return rebuild, (*self.reduce_array(contiguous(x)), device)
         host = x.detach().cpu().contiguous()
-        flat = host.as_strided((host.numel(),), (1,))  # an axis of size 0 or 1 may have any stride, and view wants 1
+        flat = host.as_strided((host.numel(),), (1,))  # an axis of size 0 or 1 may have any stride, and view needs 1
         return rebuild_strange, (flat.view(torch.uint8), x.dtype, tuple(x.shape), device)
 
     def reduce_array(self, x: Any) -> tuple[Any, ...]:
-        """Bytes, where to begin in them, type and shape. NumPy's own way costs the reader several times as much."""
+        """Bytes, offset, type and shape. NumPy's own reduction takes the reader several times as long."""
         start, buffer = (0, pickle.PickleBuffer(x)) if x.nbytes < INSIDE_BYTES else self.cargo.add(x)
         return buffer, start, x.dtype, x.shape
 
@@ -210,7 +210,7 @@ def contiguous(x: Tensor) -> np.ndarray:
 
 
 def rebuild(raw: Any, start: int, dtype: Any, shape: tuple[int, ...], device: str | None) -> np.ndarray | Tensor:
-    """An array, or the tensor of a device."""
+    """An array, or a tensor on ``device``."""
     x = np.ndarray(shape, dtype, raw, start)
     if device is None:
         return x
@@ -223,4 +223,4 @@ def rebuild_strange(raw: Tensor, dtype: torch.dtype, shape: tuple[int, ...], dev
 
 BY_NUMBER = (rebuild, rebuild_strange, *DTYPES)
 NUMBERS = {id(x): number for number, x in enumerate(BY_NUMBER)}
-"""What pickles name by a number: to import a name takes the reader several microseconds."""
+"""Objects that pickles name by a number: importing a name takes the reader several microseconds."""

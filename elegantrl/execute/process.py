@@ -1,7 +1,7 @@
 """Roles in processes of this machine, one process per role.
 
-Children come from a fork server that has imported torch already and never touched a device: they start in a fraction of
-a second and may use CUDA. A child dies with this process, whichever way that ends. The death of the fork server counts
+A fork server, which has imported torch but never used a device, forks the children: they start in a fraction of a
+second and may use CUDA. A child ends with this process, however this process ends. The death of the fork server counts
 as the death of the roles that it forked, because their exit codes are lost with it.
 """
 
@@ -29,7 +29,7 @@ from .failures import NO_MAIN_GUARD, cannot_travel, format_exit, leave_if_import
 from .shared import CALL, ERROR, MAX_READERS, Block, Channel, Outbox, Parcel
 
 CALLS_ON_WIRE = 4
-"""One that runs and some that are ready; many more could fill the pipe while both sides write."""
+"""The running call and some that are ready; many more could fill the pipe while both sides write."""
 
 SWEEP_SECONDS = 1.0
 """How long a wait lasts before garbage is collected."""
@@ -50,7 +50,7 @@ class ProcessFuture(Future):
 
     def take(self) -> Any:
         value = super().take()
-        self._value = None  # the memory of the role is free again
+        self._value = None  # releases the memory of the role
         return value
 
     def done(self) -> bool:
@@ -92,16 +92,16 @@ class ProcessHandle(Handle):
             for end in (ours, theirs, alive_theirs, self.alive):
                 end.close()
             raise RoleDied(f"the fork server ended while it started a process ({format_error(error)})") from error
-        # With our copies gone the child is the only holder of its ends.
+        # The child must be the only holder of its ends.
         theirs.close()
         alive_theirs.close()
-        os.set_blocking(ours.fileno(), False)  # to look for an answer and to read it is then the same
+        os.set_blocking(ours.fileno(), False)  # one read both checks for an answer and gets it
         self.channel = Channel(ours, outbox, peer=reader, reader=0)
         self.gone = select.poll()
         self.gone.register(self.process.sentinel, select.POLLIN)
         self.waiting: deque[ProcessFuture] = deque()
         self.unsent: deque[tuple[Parcel, list[int]]] = deque()
-        """Calls, and the blocks that they name besides their own."""
+        """Calls, and the further blocks that they refer to."""
         self.head_since = 0.0
         self.death: str | None = None
         """How this role ended."""
@@ -132,7 +132,7 @@ class ProcessHandle(Handle):
 
     def send_ready(self) -> None:
         on_wire = len(self.waiting) - len(self.unsent)
-        with contextlib.suppress(OSError):  # a dead child is noticed where its answers are read
+        with contextlib.suppress(OSError):  # a dead child is detected when its answers are read
             for _ in range(min(len(self.unsent), CALLS_ON_WIRE - on_wire)):
                 parcel, blocks = self.unsent.popleft()
                 self.channel.send(CALL, parcel, blocks=blocks)
@@ -140,14 +140,14 @@ class ProcessHandle(Handle):
     # ---- answers
 
     def listen(self, future: ProcessFuture) -> None:
-        """Take in what the child has said up to the answer of ``future``; notice its death and a missed deadline."""
+        """Receive answers of the child up to that of ``future``; detect its death and a missed deadline."""
         if self.death is not None:
             return
         dead = not self.take_answers(future)
         if future.ended:
             return
         if not dead and self.gone.poll(0):
-            self.take_answers(self.waiting[-1])  # what it said before it died still counts
+            self.take_answers(self.waiting[-1])  # answers sent before the death still count
             dead = True
         if dead:
             self.release()
@@ -155,7 +155,7 @@ class ProcessHandle(Handle):
             self.end_for_timeout()
 
     def take_answers(self, last: ProcessFuture) -> bool:
-        """Take in answers up to that of ``last``, as far as they are there; whether more can come."""
+        """Receive the answers that have arrived, up to that of ``last``; returns whether more can come."""
         try:
             while not last.ended:
                 self.take_answer()
@@ -184,7 +184,7 @@ class ProcessHandle(Handle):
             future.end(value)
 
     def seconds_left(self) -> float | None:
-        """Until the call that runs must have ended; None for any time it likes."""
+        """Seconds until the running call must have ended; None if it has no limit."""
         if not self.waiting or self.waiting[0].timeout is None:
             return None
         return max(0.0, self.head_since + self.waiting[0].timeout - time.monotonic())
@@ -192,7 +192,7 @@ class ProcessHandle(Handle):
     def memory_bytes(self) -> int:
         try:
             pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
-        except (OSError, ValueError):  # it has just died
+        except (OSError, ValueError):  # the child has just died
             return 0
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
@@ -214,10 +214,10 @@ class ProcessHandle(Handle):
             self.release(why)
 
     def release(self, why: str | None = None) -> None:
-        """Make sure that the child and the processes that it started have ended; end its calls."""
+        """End the child, the processes that it started, and its calls."""
         pid = self.process.pid
         self.process.join(CLOSE_SECONDS)
-        if self.process.exitcode is None:  # its pipe is closed and it is still alive
+        if self.process.exitcode is None:  # the child has closed its pipe and is still alive
             self.process.kill()
             self.process.join()
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -299,7 +299,7 @@ class ProcessExecutor(Executor):
         return ProcessRef(parcel, self.outbox.blocks[parcel.block])
 
     def close(self) -> None:
-        """Let the roles close what they hold, then end those that are still alive."""
+        """Let the roles release their resources, then end those that are still alive."""
         alive = [handle for handle in self.handles.values() if handle.death is None]
         for handle in alive:
             handle.channel.conn.close()
@@ -313,7 +313,7 @@ class ProcessExecutor(Executor):
 
 
 def wait_for(futures: Sequence[Future], timeout: float | None) -> list[Future]:
-    """``Executor.wait`` for futures of which those of other executors only have to know whether they are done."""
+    """``Executor.wait`` also for futures of other executors, which need no more than ``done``."""
     end = None if timeout is None else time.monotonic() + timeout
     sweep_at = time.monotonic() + SWEEP_SECONDS
     while True:
@@ -323,7 +323,7 @@ def wait_for(futures: Sequence[Future], timeout: float | None) -> list[Future]:
         handles = list({id(f.handle): f.handle for f in futures if isinstance(f, ProcessFuture)}.values())
         limits = [sweep_at - time.monotonic()]
         if limits[0] <= 0.0:
-            gc.collect()  # garbage in a cycle may hold memory that the role waits for
+            gc.collect()  # a reference cycle may hold memory that the role waits for
             limits, sweep_at = [math.inf], math.inf
         limits += [] if end is None else [end - time.monotonic()]
         limits += [left for handle in handles if (left := handle.seconds_left()) is not None]

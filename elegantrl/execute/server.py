@@ -1,4 +1,4 @@
-"""The last module that a fork server imports: how the server ends when the last process that uses it has ended."""
+"""The last module that a fork server imports: it ends the server when the last process that uses it has ended."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 
 def leave(folder: Path) -> None:
-    """Remove the folder of the server's socket, which a parent that was killed could not, and exit at once.
+    """Remove the folder of the server's socket, because a killed parent cannot, and exit at once.
 
-    At once: taking torch apart at exit takes longer than a run may leave processes behind.
+    At once: torch's clean-up at exit takes too long; a run must not leave processes behind.
     """
     if folder.name.startswith("pymp-"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def settle(num_threads: int) -> None:
-    """Make a process ready for a role."""
+    """Apply these settings for a role."""
     torch.set_num_threads(num_threads)
     torch.set_flush_denormal(True)
     one_numpy_thread()
@@ -23,22 +23,22 @@ def settle(num_threads: int) -> None:
 
 
 def settle_and(build: Callable[[], T], num_threads: int) -> T:
-    """What ``build`` makes, in a process that is ready for it: for roles elsewhere."""
+    """The result of ``build`` after ``settle``: for roles in other processes."""
     settle(num_threads)
     return build()
 
 
 def one_numpy_thread() -> threadpool_limits:
-    """Let NumPy multiply in the calling thread: products here are small. As a context it ends with that."""
+    """Make NumPy multiply in the calling thread, because products are small; as a context manager, until its end."""
     return threadpool_limits(1, user_api="blas")
 
 
 @contextlib.contextmanager
 def tiny_numbers_are_zero() -> Iterator[None]:
-    """Round what is too small for a normal float to zero in this thread, as ``settle`` does for good.
+    """Flush denormal numbers to zero in this thread; ``settle`` does so permanently.
 
-    Adam's averages for the weights of a silent unit sink that low, change nothing, and cost a processor many times the
-    time of a normal number: two thirds of SAC's Adam on HalfCheetah-v5.
+    Adam's averages for the weights of an inactive unit become denormal. They change nothing, but take a processor many
+    times as long as normal numbers: two thirds of SAC's Adam on HalfCheetah-v5.
     """
     was_so = bool(torch.tensor(1e-40) * 1 == 0)
     torch.set_flush_denormal(True)
@@ -49,7 +49,7 @@ def tiny_numbers_are_zero() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed tensors instead of returning their pages to the system at every free: +10 to 20 % speed."""
+    """Make glibc keep the memory of freed tensors instead of returning it to the system: 10 to 20 % faster."""
     if sys.platform != "linux":
         return
     try:

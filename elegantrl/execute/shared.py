@@ -1,9 +1,9 @@
 """Messages between two processes: a few bytes through a pipe, everything big through shared memory.
 
 If a value has big arrays, all of it is copied into a nameless block of shared memory, and only the number of the block
-crosses the pipe. The receiver gets tensors that lie in the block. A block is written again once the last of them is
-gone, so a receiver that keeps a value holds the sender back. Blocks have no name in the file system: they vanish with
-the last process that maps them, whichever way it ends. A message is read by one system call.
+is sent through the pipe. The receiver gets tensors in the block. A block is written again after the last of them was
+freed, so a receiver that keeps a value can block the sender. Blocks have no name in the file system: the kernel frees
+them with the last process that maps them, however it ends. A message is read by one system call.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MAX_READERS = 512
 HEADER_BYTES = 8 * MAX_READERS
 MIN_BLOCK_BYTES = 1 << 16
 PIPE_BYTES = 8192
-"""Bodies up to this size, if they are all, cross the pipe, in one piece: a sender that dies leaves no half of them."""
+"""Bodies up to this size and without arrays are sent through the pipe in one piece: a dying sender leaves no half."""
 RECORD_BYTES = 256
-"""A message is read in one go if it is no longer than this; shorter ones are filled up."""
+"""A message up to this size is read by one call; shorter ones are padded."""
 
 HEAD = struct.Struct("<BBiqqd")
-"""How a message begins: kind, form of the body and where it is (block, start, size), seconds an answer took to make."""
+"""The head of a message: kind, form and place of the body (block, start, size), seconds that an answer took to make."""
 CALL, VALUE, ERROR, NEW_BLOCK = range(4)
 """Kinds of messages. A block is introduced once to each reader; its descriptor follows the message."""
 NO_BLOCK = -1
@@ -38,7 +38,7 @@ BYTE = np.dtype(np.uint8)
 
 
 class Parcel(NamedTuple):
-    """Where the body of a value is: in ``body``, or in a block that holds the arrays too."""
+    """The place of a value's body: in ``body``, or in a block that holds the arrays too."""
 
     body: bytes
     form: int
@@ -48,14 +48,14 @@ class Parcel(NamedTuple):
 
 
 Place = tuple[bytes, int, int, int, int]
-"""A parcel as it is received: to make a named tuple takes a cold reader two microseconds."""
+"""A parcel as it is received: a plain tuple, since making a named tuple takes a reader two microseconds."""
 
 
 # ---- blocks
 
 
 class Block:
-    """A piece of nameless shared memory: for each reader a count of what it gave back, then the data."""
+    """A piece of nameless shared memory: for each reader a count of its returned leases, then the data."""
 
     def __init__(self, number: int, fd: int, reader: int = 0):
         self.number, self.fd = number, fd
@@ -65,7 +65,7 @@ class Block:
         self.data = memory[HEADER_BYTES:]
         self.size = len(self.data)
         self.returned_here = self.returned[reader : reader + 1]
-        # The writer's side of the account.
+        # Counts of the writer.
         self.lent_bytes = bytearray(HEADER_BYTES)
         self.lent = memoryview(self.lent_bytes).cast("Q")
         self.known_to: set[int] = set()
@@ -75,7 +75,7 @@ class Block:
         return self.holders == 0 and self.lent_bytes == self.returned_bytes
 
     def forget(self, reader: int) -> None:
-        """A reader is gone and gives nothing back any more; its place may be taken by another."""
+        """A reader has ended and returns no more leases; another reader may get its place."""
         self.lent[reader] = self.returned[reader]
         self.known_to.discard(reader)
 
@@ -86,7 +86,7 @@ class Block:
 
 
 class Lease(np.ndarray):
-    """The data of a block for one reader; the block is given back when the last array in it is gone."""
+    """The data of a block for one reader; the block is returned when the last array in it is freed."""
 
     __slots__ = ("returned",)
     returned: memoryview
@@ -96,7 +96,7 @@ class Lease(np.ndarray):
 
 
 class Outbox:
-    """The blocks that this process writes; they are made as needed and used again for ever."""
+    """The blocks that this process writes; they are made when needed and used again."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
@@ -115,7 +115,7 @@ class Outbox:
         fitting = [block for block in self.blocks if len(block.data) >= size and block.is_free()]
         if fitting:
             return min(fitting, key=lambda block: len(block.data))
-        # Powers of two: whatever sizes come along, outgrown blocks never add up to more than the largest.
+        # Powers of two: the sum of blocks that became too small never exceeds the largest block.
         capacity = max(MIN_BLOCK_BYTES, 1 << (size - 1).bit_length())
         fd = os.memfd_create(f"elegantrl-{len(self.blocks)}")  # only a label in /proc, no name that could be opened
         os.truncate(fd, HEADER_BYTES + capacity)
@@ -132,7 +132,7 @@ class Outbox:
 
 
 class LimitedOutbox(Outbox):
-    """Waits while ``limit`` blocks are being read: a role works ahead of its caller so far and no further."""
+    """Waits while ``limit`` blocks are being read: this limits how far a role works ahead of its caller."""
 
     def __init__(self, limit: int, conn: Connection):
         super().__init__()
@@ -142,7 +142,7 @@ class LimitedOutbox(Outbox):
 
     def take(self, size: int) -> Block:
         while self.num_busy() >= self.limit:
-            if self.hang_up.poll(1):  # a millisecond, or at once if the reader is gone
+            if self.hang_up.poll(1):  # a millisecond, or less if the reader has ended
                 raise EOFError
         return super().take(size)
 
@@ -159,17 +159,17 @@ class Channel:
         self.inbox: dict[int, Block] = {}
 
     def lend(self, block: int) -> None:
-        """Count what lies in a block as on its way, so that the block is left alone until it comes back."""
+        """Count a block as lent, so that it is not written until the reader returns it."""
         if block != NO_BLOCK:
             self.outbox.blocks[block].lent[self.peer] += 1
 
     def send(self, kind: int, parcel: Parcel, seconds: float = 0.0, blocks: Iterable[int] = ()) -> None:
-        """Send a parcel that speaks of further ``blocks``; all of them were lent before."""
+        """Send a parcel that refers to further ``blocks``; all of them were lent before."""
         for number in (parcel.block, *blocks):
             if number != NO_BLOCK and self.peer not in self.outbox.blocks[number].known_to:
                 self.outbox.blocks[number].known_to.add(self.peer)
                 self._write(HEAD.pack(NEW_BLOCK, 0, number, 0, 0, 0.0))
-                wait_for_event(self.fd, select.POLLOUT)  # as _write does, should this end not block
+                wait_for_event(self.fd, select.POLLOUT)  # as _write does, if this end does not block
                 send_handle(self.conn, self.outbox.blocks[number].fd, None)
         body, *place = parcel
         self._write(HEAD.pack(kind, *place, seconds) + body)
@@ -183,9 +183,9 @@ class Channel:
                 wait_for_event(self.fd, select.POLLOUT)
 
     def recv(self) -> tuple[int, Place, float]:
-        """Kind, value and seconds of the next message; EOFError or OSError when the other side is gone.
+        """Kind, value and seconds of the next message; EOFError or OSError if the other side has ended.
 
-        If this end does not block, BlockingIOError says that there is none; once one has begun the rest is waited for.
+        Without a message, an end that does not block raises BlockingIOError; the rest of a begun message is awaited.
         """
         while True:
             message = os.read(self.fd, RECORD_BYTES)
@@ -205,7 +205,7 @@ class Channel:
             os.close(fd)  # the mapping stays
 
     def _read_on(self, message: bytes, size: int) -> bytes:
-        """A message of ``size`` bytes that has begun."""
+        """The whole message of ``size`` bytes that begins with ``message``."""
         while len(message) < size:
             wait_for_event(self.fd, select.POLLIN)
             part = os.read(self.fd, size - len(message))
@@ -215,7 +215,7 @@ class Channel:
         return message
 
     def unpack(self, parcel: Place) -> Any:
-        """The value of what ``recv`` brought; its big tensors lie in the sender's block."""
+        """The value of a message from ``recv``; its big tensors are in the sender's block."""
         body, form, number, start, size = parcel
         if number == NO_BLOCK:
             return unpack(form, body, None)
