@@ -6,10 +6,10 @@ ElegantRLError
   RoleError         a worker, learner or evaluator failed while the run was going on    exit code 3
     NonFinite       a NaN or infinity appeared in data or losses
       Diverged      in a learner's losses, parameters or optimisers
-    RoleDied        the process of a role ended, or was ended, before it answered
-      PeersLost     a learner lost its connection to the others in the middle of a step
-    RoleTimedOut    a role took longer than it may and was ended
-    BudgetSpent     roles or environments failed more often than a run forgives
+    RoleDied        the process of a role ended before it returned a result
+      PeersLost     a learner lost its connection to the others during a step
+    RoleTimedOut    a role took longer than allowed and was ended
+    BudgetSpent     roles or environments failed more often than the run allows
   CheckpointError   no usable commit, or one that was damaged or tampered with          exit code 4
   StorageError      the run folder cannot be written                                    exit code 5
 """
@@ -76,7 +76,7 @@ def format_error(error: BaseException) -> str:
 
 
 def innermost_line(error: BaseException) -> str:
-    """``file:line`` where an error was raised, if it was."""
+    """``file:line`` where an error was raised; empty if it was not raised."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -88,7 +88,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = {n.lower(): n for n in sorted(known, reverse=True)}
     word = name.lower()
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
-    # The same words in another order, or one of them alone, are nearer than spelling tells.
+    # Names with the same words in another order, or with one of them, are nearer than their spelling suggests.
     reordered = [n for n in names if all(any(_alike(a, b) for b in word.split("_")) for a in n.split("_"))]
     near = [*reordered, *(n for n in near if n not in reordered)]
     if near:

@@ -1,7 +1,7 @@
 """Named places where a test can make a process die, fail or wait.
 
 ``ELEGANTRL_FAILPOINTS="commit.before_manifest=kill9,commit.begin=sleep:2"`` arms points of a process. The variable is
-read once, at import; without it ``failpoint`` is one look into an empty dict.
+read once, at import; without it ``failpoint`` is one lookup in an empty dict.
 
     kill9            the process dies at once, as from ``kill -9`` or a power cut
     raise            RuntimeError, a bug
@@ -34,7 +34,7 @@ ARMED = parse_failpoints(os.environ.get("ELEGANTRL_FAILPOINTS", ""))
 
 
 def failpoint(name: str) -> None:
-    """Do what is armed under ``name``; nothing in an ordinary run."""
+    """Perform the action that is armed under ``name``; nothing in an ordinary run."""
     action = ARMED.get(name)
     if action == "kill9":
         os.kill(os.getpid(), signal.SIGKILL)

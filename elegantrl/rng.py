@@ -1,7 +1,7 @@
-"""A random stream per (run, role, slot): nobody draws from a global generator.
+"""A random stream per (run, role, slot) instead of global generators.
 
-A stream depends on its key only, so results do not depend on which process hosts a role or on the order in which
-roles start.
+A stream depends on its key only, so results do not depend on the process of a role or on the order in which roles
+start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For tests of your own set-up: an environment with a fault of choice, and failpoints.
+"""For tests of a user's own set-up: an environment with a chosen fault, and failpoints.
 
     elegantrl train ppo elegantrl.testing:FaultEnv --env-kwargs mode=raise at_step=500 only_slots=3
 
@@ -43,7 +43,7 @@ class FaultEnv(gym.Wrapper[Any, Any, Any, Any]):
     segv               the process dies of SIGSEGV
     sigkill            the process dies of SIGKILL, as when the kernel runs out of memory
     exit0              the process ends with exit code 0
-    oom                MemoryError, by asking for more than any machine has
+    oom                MemoryError, from an allocation larger than any machine's memory
     leak               keeps a megabyte for ever
     stdout_flood       prints 10,000 lines
     """
@@ -64,8 +64,8 @@ class FaultEnv(gym.Wrapper[Any, Any, Any, Any]):
         """The fault occurs at one step or reset, counted from 1 over the life of the object, and at any step with
         probability ``p``.
 
-        ``only_slots`` names the environments of a run that have it; those of an evaluation then have none. With a
-        folder ``once`` it occurs ``times`` times in all, also if processes are restarted.
+        ``only_slots`` lists the environments of a run that have the fault; those of an evaluation then have none. With
+        a folder ``once`` it occurs ``times`` times in total, also if processes are restarted.
         """
         if mode not in (known := {*ACTIONS, *SPOILERS}):
             raise ConfigError(f"mode={mode!r} is no fault; use one of {', '.join(sorted(known))}")
@@ -111,7 +111,7 @@ class FaultEnv(gym.Wrapper[Any, Any, Any, Any]):
         return False
 
     def act(self) -> None:
-        """A fault that occurs before the call of the environment itself."""
+        """Cause a fault that occurs before the call of the environment itself."""
         if self.mode in ACTIONS:
             ACTIONS[self.mode](self)
 
