@@ -20,8 +20,8 @@ from ..errors import ConfigError
 from ..registry import find_agent, is_registered
 from .fields import deciding_fields
 from .names import check_names
+from .per_learner import settings_per_learner
 from .sections import SECTIONS, CheckpointConfig, EnvConfig, EvalConfig, ExecuteConfig, TrainConfig
-from .shares import share_of
 from .structure import build_section, expect_mapping, plain_section
 from .yaml_text import parse_yaml
 
@@ -57,7 +57,7 @@ class RunConfig:
                 f" execute.num_learners={learners}; use --num-groups {-(-groups // learners) * learners}"
                 f" or another --num-learners"
             )
-        share_of(self.agent, learners, self.agent.horizon * lanes)
+        settings_per_learner(self.agent, learners, self.agent.horizon * lanes)
         if self.execute.sync_frac < 1.0 and (learners > 1 or isinstance(self.agent, ReplayConfig)):
             raise ConfigError(
                 f"execute.sync_frac={self.execute.sync_frac} is for one learner that learns from fresh data; replay and"

@@ -41,7 +41,7 @@ def no_main_guard() -> ConfigError:
     )
 
 
-def cannot_travel(error: Exception) -> ConfigError:
+def cannot_be_sent(error: Exception) -> ConfigError:
     return ConfigError(
         f"what cannot be pickled cannot be sent to another process ({' '.join(str(error).split())});"
         f" name a class or a function at the top of a module, or use --executor inline"

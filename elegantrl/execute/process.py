@@ -25,7 +25,7 @@ from typing import Any
 from ..errors import ConfigError, RoleDied, RoleTimedOut, format_error
 from .base import ANSWERS_HELD, ONE_CPU, Executor, Future, Handle, Needs, Ref
 from .child import BUILD, run_child
-from .failures import NO_MAIN_GUARD, cannot_travel, format_exit, leave_if_importing_main, no_main_guard, revive
+from .failures import NO_MAIN_GUARD, cannot_be_sent, format_exit, leave_if_importing_main, no_main_guard, revive
 from .shared import CALL, ERROR, MAX_READERS, Block, Channel, Outbox, Parcel
 
 CALLS_ON_WIRE = 4
@@ -118,7 +118,7 @@ class ProcessHandle(Handle):
         try:
             parcel = self.channel.outbox.pack((method, own, refs))
         except Exception as error:
-            future.end(error=cannot_travel(error))
+            future.end(error=cannot_be_sent(error))
             return future
         blocks = [value.block.number for value in args if isinstance(value, ProcessRef)]
         for block in (parcel.block, *blocks):
@@ -295,7 +295,7 @@ class ProcessExecutor(Executor):
         try:
             parcel = self.outbox.pack(value, in_block=True)
         except Exception as error:
-            raise cannot_travel(error) from error
+            raise cannot_be_sent(error) from error
         return ProcessRef(parcel, self.outbox.blocks[parcel.block])
 
     def close(self) -> None:

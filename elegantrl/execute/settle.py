@@ -34,18 +34,18 @@ def one_numpy_thread() -> threadpool_limits:
 
 
 @contextlib.contextmanager
-def tiny_numbers_are_zero() -> Iterator[None]:
+def flush_denormals() -> Iterator[None]:
     """Flush denormal numbers to zero in this thread; ``settle`` does so permanently.
 
     Adam's averages for the weights of an inactive unit become denormal. They change nothing, but take a processor many
     times as long as normal numbers: two thirds of SAC's Adam on HalfCheetah-v5.
     """
-    was_so = bool(torch.tensor(1e-40) * 1 == 0)
+    was_set = bool(torch.tensor(1e-40) * 1 == 0)
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
-        torch.set_flush_denormal(was_so)
+        torch.set_flush_denormal(was_set)
 
 
 def keep_freed_memory() -> None:

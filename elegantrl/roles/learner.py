@@ -15,7 +15,7 @@ from .. import tree
 from ..agents.averaging import OneRank
 from ..agents.base import Agent, AgentConfig
 from ..agents.gradients import Gradients
-from ..config.shares import share_of
+from ..config.per_learner import settings_per_learner
 from ..data.memory import Setup, build_memory
 from ..data.rollout import join_fragments
 from ..devices import device_of_rank
@@ -62,7 +62,7 @@ class Learner:
         core_helper: bool = False,
         networks: State | None = None,
     ):
-        config = share_of(config, num_learners, config.horizon * spec.num_envs)
+        config = settings_per_learner(config, num_learners, config.horizon * spec.num_envs)
         spec = replace(spec, num_envs=spec.num_envs // num_learners)
         device = device_of_rank(device, rank)
         self.agent: Agent = build_agent(find_agent(agent), spec, config, device, seed)

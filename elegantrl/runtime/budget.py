@@ -15,8 +15,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
 class RestartBudget:
     """Allows ``limit`` restarts within the window.
 
-    A role that dies again before it has done anything waits longer each time: the cause may pass. Deaths with work in
-    between need no pause, and a loop of them ends with the budget.
+    If a role dies again before it has done any work, the pause gets longer each time: the cause may be temporary.
+    Deaths with work in between need no pause, and the budget ends a loop of them.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class RestartBudget:
         self._in_a_row: dict[str, int] = {}
 
     def spend(self, why: str, role: str = "") -> str:
-        """Spend one restart, after a pause from the second in a row on; how many are spent. Raises if none is left."""
+        """Spend one restart, after a pause unless it is the first in a row; returns how many are spent."""
         while self._spent and self._spent[0] <= self._clock() - WINDOW_SECONDS:
             self._spent.popleft()
         if len(self._spent) >= self.limit:
@@ -47,5 +47,5 @@ class RestartBudget:
         return f"{len(self._spent)} of {self.limit}"
 
     def has_recovered(self, role: str) -> None:
-        """The role works again: its next death is a first one."""
+        """The role works again: its next death counts as the first in a row."""
         self._in_a_row.pop(role, None)

@@ -65,13 +65,13 @@ def open_run(
     entry: AgentEntry | None = None,
     eval_source: Any = None,
 ) -> Supervisor:
-    """A run that is ready to be driven; what is refused leaves nothing behind.
+    """A run that is ready to be driven; a run that is refused writes nothing.
 
-    Workers and the evaluator live on ``executor``, which many runs may share; learners live there too if the config
-    asks for processes, and in this process otherwise. ``source`` is the environment: an id, a class, a function or an
+    Workers and the evaluator run on ``executor``, which many runs may share; learners run there too if the config
+    selects processes, and in this process otherwise. ``source`` is the environment: an id, a class, a function or an
     instance; ``eval_source`` likewise, for evaluations in another one. ``entry`` is an agent that is not registered.
-    Nothing of the process is changed: threads, memory allocator and signals are the caller's. Call the
-    supervisor's ``close`` in the end.
+    Settings of the process (threads, memory allocator, signals) are not changed. The caller must call the supervisor's
+    ``close`` at the end.
     """
     if resume:
         check_same_config(folder, config)
@@ -85,7 +85,7 @@ def open_run(
         closing.callback(pool.close)
         networks = load_networks(config, folder, resume)
         for name in config.train.loggers:
-            find_logger(name)  # refuses what is unknown before anything is written
+            find_logger(name)  # refuses an unknown name before anything is written
         learners = build_learners(config, entry or find_agent(config.agent_name), networks, pool, executor, device)
         display.message(f"gradients: {learners.gradients()}")
         closing.callback(learners.close)
@@ -125,7 +125,7 @@ def open_run(
 
 
 def restore(supervisor: Supervisor, commit: Commit, display: Display) -> None:
-    """Continue from ``commit``; say what was skipped on the way to it and how exact the continuation is."""
+    """Continue from ``commit``; report which commits were skipped and how exact the continuation is."""
     for reason in supervisor.store.skipped:
         display.message(f"skipped damaged commit {reason}")
     try:
@@ -146,7 +146,7 @@ def restore(supervisor: Supervisor, commit: Commit, display: Display) -> None:
 
 
 def announce(supervisor: Supervisor, display: Display) -> None:
-    """Say why a resumed run has nothing to do, and where a run ends that cannot end at its limit."""
+    """Report why a resumed run has nothing to do, and the last step of a run that cannot end at its limit."""
     config, progress = supervisor.config, supervisor.progress
     limit = config.train.max_steps
     reason = supervisor.stop_reason()
@@ -174,7 +174,7 @@ def announce(supervisor: Supervisor, display: Display) -> None:
 def worker_builder(
     config: RunConfig, source: Any, device: torch.device, isolates: bool
 ) -> Callable[[range], Callable[[], Worker]]:
-    """What makes the worker of some groups of environments, which share nothing with evaluation."""
+    """A function that makes the builder of a worker for some groups; evaluation has environments of its own."""
     if is_instance(source) and config.num_groups > 1:
         raise ConfigError(
             f"an instance of {type(source).__name__} cannot be shared out among {config.num_groups} groups;"
@@ -187,7 +187,7 @@ def worker_builder(
 
 
 def prepared(config: RunConfig, build: Callable[[], Any], isolates: bool) -> Callable[[], Any]:
-    """``build``, which also sets up the process of the role if the role has one of its own."""
+    """``build``, which first applies the process settings if the role has a process of its own."""
     return partial(settle_and, build, config.train.num_threads) if isolates else build
 
 
@@ -199,7 +199,7 @@ def build_learners(
     executor: Executor,
     device: torch.device,
 ) -> Learners:
-    """One in this process, or as many in processes as the config says."""
+    """One learner in this process, or the configured number of learners in processes."""
     ranks = config.num_learners
     if config.execute.num_learners == 0:
         executor = InlineExecutor()
@@ -250,15 +250,15 @@ def evaluator_builder(
 
 
 def build_evaluator(make: Callable[[], VecEnv], policy_spec: PolicySpec, max_episode_steps: int) -> Evaluator:
-    """A lane per evaluation episode, in environments that fit their spaces: they are tried here, since nothing of a
-    score depends on what they did before."""
+    """An evaluator with a lane per episode. Its environments take one step here to check that they fit their spaces;
+    a score does not depend on earlier steps."""
     env = make()
     try_one_step(env)
     return Evaluator(env, policy_spec, max_episode_steps)
 
 
 def own_lanes(source: Any) -> int | None:
-    """The number of lanes of an instance that comes with them."""
+    """The number of lanes of an instance that has lanes of its own."""
     if isinstance(source, VecEnv):
         return source.spec.num_envs
     if isinstance(source, gymnasium.vector.VectorEnv) or is_tutorial_env(source):
@@ -267,7 +267,7 @@ def own_lanes(source: Any) -> int | None:
 
 
 def with_target(config: RunConfig, spec: EnvSpec) -> RunConfig:
-    """Where no target return is set, the environment's own threshold is the target."""
+    """``config`` with the environment's own threshold as the target return if none is set."""
     if config.train.target_return is not None or spec.target_return is None:
         return config
     return replace(config, train=replace(config.train, target_return=spec.target_return))

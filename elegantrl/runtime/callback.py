@@ -1,4 +1,4 @@
-"""A function of the caller's that follows a run and may stop it."""
+"""Callbacks: a caller's function that receives the events of a run and may stop it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .progress import Display, Progress
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a callback is told: where a run stands after a log line or an evaluation."""
+    """The argument of a callback: the progress of a run after a log line or an evaluation."""
 
     kind: Literal["log", "evaluation"]
     run_dir: Path

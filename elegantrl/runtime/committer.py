@@ -1,7 +1,7 @@
 """Writes commits in a thread of its own, so that training stops only for the copy of its state.
 
-At most one commit is being written. A write that fails is reported and counted, never lost; the third failure in a row
-ends the run. A learner state with a NaN or an infinity is refused: the commit before stays the newest.
+At most one commit is being written. A failed write is reported and counted; the third failure in a row ends the run. A
+learner state with a NaN or an infinity is refused: the previous commit stays the newest.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..types import State
 from .restarts import FaultCounts
 
 MAX_FAILED_WRITES = 3
-"""Commits in a row that may fail, with this one the run ends."""
+"""Number of failed writes in a row that ends the run."""
 
 
 class Committer:
-    """The one writer of a run's commits."""
+    """The only writer of a run's commits."""
 
     def __init__(self, store: Store, counts: FaultCounts, notify: Callable[[str], None]):
         self.store, self.counts, self.notify = store, counts, notify
@@ -31,7 +31,7 @@ class Committer:
         self._failed_in_a_row = 0
 
     def submit(self, step: int, parts: Mapping[str, State], info: Mapping[str, Any]) -> None:
-        """Write ``parts``, which belong to the committer from now on; waits for the commit before."""
+        """Write ``parts``, which the caller must not change afterwards; waits for the previous commit."""
         self.wait()
 
         def write() -> None:
@@ -50,7 +50,7 @@ class Committer:
             self.wait()
 
     def wait(self, must_succeed: bool = False) -> None:
-        """Wait until nothing is being written. A full disk costs a warning, three in a row the run."""
+        """Wait until nothing is being written. A failed write gives a warning; three in a row end the run."""
         if self._thread is None:
             return
         self._thread.join()
@@ -68,7 +68,7 @@ class Committer:
         self.notify(f"{error}; training goes on with the commit before")
 
     def close(self) -> None:
-        """Wait for a write that is going on; its outcome no longer matters."""
+        """Wait for a write in progress and ignore its outcome."""
         if self._thread is not None:
             self._thread.join()
 
@@ -82,7 +82,7 @@ def check_finite(step: int, parts: Mapping[str, State]) -> None:
 
 
 def tensors_of(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a nested state, each with its place in it."""
+    """The tensors of a nested state, each with its path."""
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live line on a terminal, plain lines in a log or a notebook, and a summary."""
+"""The display of a run: a live line on a terminal, plain lines in a log or a notebook, and a summary."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SUMMARY_ROWS = (
 
 
 class Stdout(Console):
-    """Standard output. When its reader goes away, as in ``elegantrl train ... | head``, the run goes on unseen.
+    """Standard output. If its reader ends, as in ``elegantrl train ... | head``, the run continues without output.
 
-    A notebook gets plain lines: rich's widgets need packages that need not be there.
+    A notebook gets plain lines: rich's widgets need packages that may be missing.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class QuietStream:
             self.discard_from_now_on()
 
     def discard_from_now_on(self) -> None:
-        # Not by closing: others print to the same descriptor.
+        # Not by closing: other code prints to the same descriptor.
         with contextlib.suppress(OSError):  # a stream without a descriptor
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
@@ -75,12 +75,12 @@ class QuietStream:
 class RunDisplay:
     """Progress bar with steps/s, returns and time left; without a terminal, a line every few seconds.
 
-    The header is printed before the first other line: a run that is refused shows one sentence and nothing else.
+    The header is printed just before the first other line: a run that is refused shows only one sentence.
     """
 
     def __init__(self, max_steps: int, console: Console, header: str = ""):
         self.console, self.live = console, console.is_terminal
-        # Columns of fixed width: a bar whose length changes with every number is hard to look at.
+        # Columns of fixed width: a bar whose length changes with every number is hard to read.
         self.bar = Progress(
             BarColumn(bar_width=None),
             TaskProgressColumn(),
@@ -88,7 +88,7 @@ class RunDisplay:
             TextColumn("left"),
             TimeRemainingColumn(compact=True),
             console=console,
-            transient=True,  # the summary takes its place
+            transient=True,  # the summary replaces it
             expand=True,
             disable=not self.live,
         )
@@ -142,7 +142,7 @@ def shown_run(config: RunConfig, notes: str) -> Iterator[RunDisplay]:
 
 
 def header_of(config: RunConfig, notes: str) -> str:
-    """One line: what is trained where, and where its settings come from."""
+    """One line: agent, environment, layout, and the source of the settings."""
     lanes = "1 environment" if config.env.num_envs == 1 else f"{config.env.num_envs:,} environments"
     if config.execute.executor == "process":
         workers = config.execute.num_workers
@@ -158,7 +158,7 @@ def header_of(config: RunConfig, notes: str) -> str:
 
 
 def show_summary(console: Console, run_dir: Path, summary: dict[str, Any]) -> None:
-    """What came out of a run and where it is."""
+    """The results of a run and the folder that holds them."""
     table = Table(title=escape(f"{summary['agent']} on {summary['env']}"), title_justify="left", show_header=False)
     for name in SUMMARY_ROWS:
         table.add_row(name.replace("_", " "), format_value(summary[name]))
@@ -175,12 +175,12 @@ def show_summary(console: Console, run_dir: Path, summary: dict[str, Any]) -> No
 
 
 def format_return(value: float) -> str:
-    """A return in 8 characters, also where there is none yet."""
+    """A return in 8 characters, also if there is none yet."""
     return f"{value:>8,.1f}" if math.isfinite(value) else f"{'-':>8}"
 
 
 def format_value(value: Any) -> str:
-    """A value of the summary as a person reads it."""
+    """A value of the summary as readable text."""
     if value is None:
         return "none yet"
     if isinstance(value, float):

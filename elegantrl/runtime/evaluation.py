@@ -1,8 +1,8 @@
 """Evaluation rules: when a policy is evaluated, how a promising score is confirmed, and which policy is the best.
 
-One policy is evaluated at a time, on seeds that follow from its step. While the evaluator plays in a process of its
-own, training goes on, but not beyond the step at which the next evaluation is due: so which policies are evaluated, and
-which one is kept, does not depend on the speed of a process.
+One policy is evaluated at a time, on seeds that follow from its step. While the evaluator runs in a process of its own,
+training continues, but not beyond the step at which the next evaluation is due: so the choice of policies that are
+evaluated and kept does not depend on the speed of a process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .restarts import Restarts
 from .timeouts import Timeouts
 
 EARLY_SHARE = 0.1
-"""Training episodes at the target bring an evaluation forward, to this share of the interval at most."""
+"""If training episodes reach the target, an evaluation may come early, after this fraction of the interval."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Evaluation:
     failures: int = 0
     """Rounds without a score because an environment failed."""
     is_fresh: bool = False
-    """Whether it only scores a policy that was selected before, in one round on seeds of its own."""
+    """Whether this only scores a policy that was selected before, in one round on seeds of its own."""
 
     @property
     def score(self) -> Score:
@@ -64,7 +64,7 @@ class Evaluation:
 
 @dataclass(slots=True)
 class PendingScore:
-    """A score that was asked for."""
+    """A score that was requested."""
 
     weights: Ref
     seed: int
@@ -72,7 +72,7 @@ class PendingScore:
 
 
 class EvaluatorClient:
-    """The evaluator of a run, wherever it lives; one that dies or hangs is replaced."""
+    """The evaluator of a run, in this process or another; one that dies or hangs is replaced."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class EvaluatorClient:
         return handle
 
     def request_score(self, weights: Ref, seed: int) -> None:
-        """Have a policy evaluated; ``score`` takes the answer."""
+        """Request the score of a policy; ``score`` returns it."""
         self.pending = PendingScore(weights, seed, self.call(weights, seed))
 
     def call(self, weights: Ref, seed: int) -> Future:
@@ -102,7 +102,7 @@ class EvaluatorClient:
         return [self.pending.call] if self.pending is not None and not self.pending.call.done() else []
 
     def score(self) -> Score | None:
-        """The score that was asked for; None if there is none yet.
+        """The requested score; None if there is none yet.
 
         A score is a function of weights and seed alone, so a new evaluator gives the same.
         """
@@ -136,7 +136,7 @@ class EvaluatorClient:
 class Evaluations:
     """The schedule, the policy that is being evaluated, and the best policy so far.
 
-    ``ref_of`` gives weights as an argument of calls.
+    ``ref_of`` turns weights into an argument of calls.
     """
 
     def __init__(
@@ -168,18 +168,18 @@ class Evaluations:
         passed = progress.env_steps - progress.last_eval
         if passed >= interval:
             return True
-        # Training episodes that reach the target hint that the run may be over.
+        # Training episodes that reach the target suggest that the run may end.
         if self.target == math.inf or len(progress.recent_returns) < RECENT_EPISODES:
             return False
         return progress.train_return >= self.target and passed >= EARLY_SHARE * interval
 
     def begin(self, weights: Weights) -> None:
-        """Have the newest policy evaluated."""
+        """Start the evaluation of the newest policy."""
         self.current = Evaluation(self.progress.env_steps, weights)
         self.request_round(self.current)
 
     def begin_fresh(self, flat: Tensor, env_steps: int) -> None:
-        """Have a policy that was selected scored once more."""
+        """Start another score of a policy that was selected."""
         self.current = Evaluation(env_steps, Weights(-1, flat), is_fresh=True)
         self.request_round(self.current)
 
@@ -189,8 +189,8 @@ class Evaluations:
         seed = derive_seed(self.config.train.seed, stream, evaluation.env_steps, attempt)
         self.evaluator.request_score(self.ref_of(evaluation.weights), seed)
 
-    def hear(self) -> Evaluation | None:
-        """Take in the scores that there are; the evaluation if it is complete."""
+    def poll(self) -> Evaluation | None:
+        """Receive the scores that have arrived; returns the evaluation if it is complete."""
         while (evaluation := self.current) is not None:
             try:
                 score = self.evaluator.score()
@@ -203,14 +203,14 @@ class Evaluations:
                 return None
             evaluation.returns += score.returns
             evaluation.rounds += 1
-            if not self.wants_another_round(evaluation):
+            if not self.needs_another_round(evaluation):
                 self.current = None
                 return evaluation
             self.request_round(evaluation)
         return None
 
     def count_failure(self, evaluation: Evaluation, error: Exception) -> None:
-        """Evaluate again with other seeds after an environment failed, as long as the budget lasts."""
+        """Count a failed environment and evaluate again with other seeds; raises if the budget is spent."""
         try:
             spent = self.env_budget.spend(str(error))
         except BudgetSpent as end:
@@ -220,9 +220,9 @@ class Evaluations:
         self.notify(f"{error}; evaluated again with other seeds ({spent} within 10 minutes)")
         self.request_round(evaluation)
 
-    def wants_another_round(self, evaluation: Evaluation) -> bool:
-        """Whether to go on evaluating: the best of many scores is partly luck, so a promising one is confirmed on fresh
-        seeds before it counts, and one that would end the run on as many again."""
+    def needs_another_round(self, evaluation: Evaluation) -> bool:
+        """Whether to continue: the maximum of many scores is biased, so a promising score is confirmed on fresh seeds
+        before it counts, and a score that would end the run on twice as many."""
         if evaluation.is_fresh:
             return False
         score = evaluation.score
@@ -231,9 +231,9 @@ class Evaluations:
         return evaluation.rounds == 3 or (evaluation.rounds == 2 and score.lower >= self.target)
 
     def conclude(self, evaluation: Evaluation) -> bool:
-        """Keep the policy if it is the best; whether it is."""
+        """Keep the policy if it is the best; returns whether it is."""
         progress, score = self.progress, evaluation.score
-        # A policy that reaches the target for certain replaces one with a higher but less certain mean.
+        # A policy that reaches the target with confidence replaces one with a higher but less certain mean.
         is_best = score.lower >= self.target or score.mean > progress.best_mean
         if is_best:
             progress.best_mean, progress.best_ci95 = score.mean, score.ci95
@@ -250,7 +250,7 @@ class Evaluations:
         return {"best_flat": self.best_flat, "evaluation": current}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from ``state``; an evaluation that was not complete asks for its next round again."""
+        """Continue from ``state``; an evaluation that was not complete requests its next round again."""
         self.best_flat = state["best_flat"]
         self.current = self.evaluator.pending = None
         if state["evaluation"]:

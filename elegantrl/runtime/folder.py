@@ -1,4 +1,4 @@
-"""Which folder a run writes to, and whether what lies there may be continued."""
+"""Selects the folder of a run, and checks whether the run in it may be continued."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..store.untrusted import CONFIG_FILE, load_config
 
 @contextlib.contextmanager
 def claim_folder(config: RunConfig, run_dir: str | Path | None, resume: bool) -> Iterator[Path]:
-    """The run folder: as asked, or a new one under ``runs/``, which is made here so that no other run can take it.
+    """The run folder: ``run_dir``, or a new one under ``runs/``, which is made here so that no other run can take it.
 
-    Nothing that holds anything is ever deleted; a new folder goes again if the run was refused before it wrote.
+    A folder with contents is never deleted; a new folder is removed if the run was refused before it wrote.
     """
     if run_dir is not None:
         yield _check_folder(Path(run_dir), resume)
@@ -32,7 +32,7 @@ def claim_folder(config: RunConfig, run_dir: str | Path | None, resume: bool) ->
         yield folder
     finally:
         for path in (folder, folder.parent):
-            with contextlib.suppress(OSError):  # it holds something
+            with contextlib.suppress(OSError):  # the folder is not empty
                 path.rmdir()
 
 
@@ -45,7 +45,7 @@ def _check_folder(folder: Path, resume: bool) -> Path:
 
 
 def _make_folder(config: RunConfig) -> Path:
-    """A folder that did not exist before: making it and finding out are one operation of the file system."""
+    """A folder that did not exist before: the file system creates it and checks this in one operation."""
     name = re.sub(r"[^\w.+-]", "-", f"{config.agent_name}_{config.env.id.strip('<>')}_seed{config.train.seed}")[:150]
     number = 1
     while True:
@@ -74,7 +74,7 @@ def check_same_config(folder: Path, config: RunConfig) -> None:
 
 
 def find_commit(store: Store, config: RunConfig) -> Commit | None:
-    """The newest commit of a run folder that is whole, readable and of this config; None if there never was one."""
+    """The newest complete and readable commit of a run folder with this config; None if there is no commit."""
 
     def check(commit: Commit) -> None:
         for part in commit.parts:
@@ -87,7 +87,7 @@ def find_commit(store: Store, config: RunConfig) -> Commit | None:
 
 
 def first_difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """``agent.lr is 0.001 there and 0.003 here`` for what differs, agent and environment before their settings."""
+    """The first difference, as ``agent.lr is 0.001 there and 0.003 here``; agent and environment come first."""
     there, here = (
         {f"{section}.{name}": value for section, values in config.items() for name, value in values.items()}
         for config in (found, wanted)

@@ -1,4 +1,4 @@
-"""Where a run takes place if the caller leaves it open: the layout that suits the machine and the environment."""
+"""Selects a layout (processes, workers, lag) for the machine and the environment if the caller sets none."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from ..errors import ConfigError, ElegantRLError
 from ..imports import import_fast
 
 COSTLY_SECONDS = 1e-3
-"""From here on a step of an environment is worth a process: to send it costs a tenth of that."""
+"""Environment steps that take longer run in processes: sending a step takes a tenth of this."""
 COSTLY_FRAGMENT_SECONDS = 20e-3
-"""From here on a fragment is worth a process that settings have a group of environments for."""
+"""Fragments that take longer run in processes if the settings have several groups of environments."""
 PROBE_STEPS, PROBE_SECONDS = 50, 0.3
 PROBE_LANES = 2
 """One lane may get another environment class than several; two get the class that the run uses."""
 MAX_WORKERS = 64
 REPLAY_LAG = 2
-"""Updates that workers may be behind: with one, a process that is late for once holds up the other."""
+"""Updates by which workers may lag: with one, a single delay of a process makes the other wait."""
 WIDE_PRODUCT = 256**3
-"""Multiplications in a layer for a batch, from where on a second core is worth its memory."""
+"""Multiplications in a layer for a batch from which a second core is faster."""
 
 LAYOUT = ("executor", "num_workers", "num_learners", "core_helper", "max_lag", "sync_frac")
-"""Settings of the section ``execute`` that say where a run takes place."""
+"""Settings of the section ``execute`` that make up the layout."""
 INLINE = {"executor": "inline", "core_helper": "off"}
 
 
@@ -53,15 +53,15 @@ class Layout(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What one step of one lane takes."""
+    """The cost of one step of one lane."""
 
     seconds: float
     waits: bool
-    """Whether most of that time is spent waiting for something outside, so that more steps than cores fit into it."""
+    """Whether a step mostly waits for something outside the process, so that more workers than cores are useful."""
 
 
 def with_layout(config: RunConfig, source: Any, found: ExecuteConfig | None = None) -> tuple[RunConfig, str]:
-    """``config`` with the layout that it leaves open, and the reason for it; ``found`` is that of a run to resume."""
+    """``config`` with a selected layout, and the reason for it; ``found`` is the layout of a run to resume."""
     default, execute = ExecuteConfig(), config.execute
     if execute.core_helper == "on" and not can_use_helper(config):
         raise ConfigError(
@@ -73,7 +73,7 @@ def with_layout(config: RunConfig, source: Any, found: ExecuteConfig | None = No
         had = {name: getattr(found, name) for name in LAYOUT}
         layout = Layout(had | said, "" if "executor" in said else "in the layout it had")
     elif said.keys() - {"core_helper"}:
-        # Workers, learners and lag are about processes.
+        # Workers, learners and lag need processes.
         layout = Layout({"executor": "process", "core_helper": "off"} | said, "")
     else:
         picked = pick_layout(config, source)
@@ -82,11 +82,11 @@ def with_layout(config: RunConfig, source: Any, found: ExecuteConfig | None = No
 
 
 def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) -> Layout:
-    """The fastest layout that is safe: only where a step is costly do environments leave this process.
+    """The fastest safe layout: environments run in other processes only if a step is costly.
 
-    Where a step is cheap and learning is not, another core may help the learner.
+    If steps are cheap and learning is not, a second core may help the learner.
 
-    What is picked decides the numbers of a run like any other setting, so it is written into its config.
+    The layout determines the numbers of a run like any other setting, so it is written into its config.
     """
     cores = num_cores or len(os.sched_getaffinity(0))
     if is_instance(source):
@@ -103,16 +103,16 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
         return Layout(INLINE, f'{took}; processes need `if __name__ == "__main__":` in the script')
     layout = layout_of_cheap(config, cost, took, cores) if cost.seconds < COSTLY_SECONDS else None
     layout = layout or layout_of_costly(config, cost, took, cores)
-    if layout.execute["executor"] == "process" and not travels(source):
+    if layout.execute["executor"] == "process" and not can_be_sent(source):
         return Layout(INLINE, f"{took}, but other processes cannot import the environment")
     return layout
 
 
 def layout_of_cheap(config: RunConfig, cost: Cost, took: str, cores: int) -> Layout:
-    """Steps stay in this process, unless settings have groups whose fragments are worth processes."""
+    """Steps stay in this process, unless the settings have several groups whose fragments are costly."""
     fragment = cost.seconds * config.env.num_envs * config.agent.horizon
     workers = largest_divisor(config.num_groups, cores)
-    # Groups decide the numbers of a run, workers do not: so it does no harm that this hangs on a measured time.
+    # Groups determine the numbers of a run, workers do not: so the number of workers may depend on a measured time.
     if workers > 1 and isinstance(config.agent, OnPolicyConfig) and fragment >= COSTLY_FRAGMENT_SECONDS:
         why = f"{took}, so its {config.num_groups} groups of environments are divided among the cores"
         return Layout({"executor": "process", "num_workers": workers, "core_helper": "off"}, why)
@@ -122,7 +122,7 @@ def layout_of_cheap(config: RunConfig, cost: Cost, took: str, cores: int) -> Lay
 
 
 def layout_of_costly(config: RunConfig, cost: Cost, took: str, cores: int) -> Layout:
-    """Steps go to as many processes as have something to do at the same time."""
+    """Steps run in as many processes as can work at the same time."""
     workers = largest_divisor(config.env.num_envs, MAX_WORKERS if cost.waits else cores)
     learns_from_replay = isinstance(config.agent, ReplayConfig)
     if workers == 1 and (not learns_from_replay or (cores == 1 and not cost.waits)):
@@ -130,7 +130,7 @@ def layout_of_costly(config: RunConfig, cost: Cost, took: str, cores: int) -> La
     layout = {"executor": "process", "num_workers": workers, "core_helper": "off"}
     if not learns_from_replay:
         return Layout(layout, took)
-    # Old data is what replay learns from anyway.
+    # Replay learns from old data, so a lag does no harm.
     layout["max_lag"], why = REPLAY_LAG, f"{took}, so the next are taken while the agent learns"
     idle_cores = cores - 1 - (0 if cost.waits else workers)
     if idle_cores > 0 and helper_pays(config):
@@ -139,14 +139,14 @@ def layout_of_costly(config: RunConfig, cost: Cost, took: str, cores: int) -> La
 
 
 def is_instance(source: Any) -> bool:
-    """Whether the caller made the environment and will close it."""
+    """Whether ``source`` is an environment that the caller made and will close."""
     return not isinstance(source, str | type) and hasattr(source, "step")
 
 
 def can_use_helper(config: RunConfig) -> bool:
     """Whether the learner can use a process on a second core."""
     agent = config.agent
-    # Learner and helper announce finished work by plain writes to memory, whose order only these processors keep.
+    # Learner and helper signal finished work by plain writes to memory, which only these processors keep in order.
     keeps_order = platform.machine() in ("x86_64", "AMD64")
     fast = import_fast("sac")
     plain = fast is not None and type(agent) is SACConfig and fast.suits(agent) and config.train.device == "cpu"
@@ -166,7 +166,7 @@ def helper_pays(config: RunConfig) -> bool:
     return agent.batch_size * max(map(operator.mul, agent.hidden, agent.hidden[1:]), default=0) >= WIDE_PRODUCT
 
 
-def travels(source: Any) -> bool:
+def can_be_sent(source: Any) -> bool:
     """Whether other processes can make this environment: its class or function must be importable there."""
     while isinstance(source, partial):
         source = source.func
@@ -177,7 +177,7 @@ def travels(source: Any) -> bool:
         return False  # a notebook or an interactive session
     try:
         pickle.dumps(source)
-    except Exception:  # whatever a foreign object raises when it is pickled
+    except Exception:  # pickling a foreign object may raise any error
         return False
     return True
 
@@ -196,29 +196,29 @@ def main_module_is_guarded() -> bool:
 
 
 def step_cost(env: VecEnv) -> Cost:
-    """What a step of a lane with a random action costs on average; episodes that end on the way count too."""
+    """The mean cost of a lane's step with a random action, including resets at episode ends."""
     generator = torch.Generator().manual_seed(0)
     spec = env.spec
     with torch.inference_mode():
         env.reset(0)
-        start, start_processor, start_naps, steps = time.perf_counter(), time.process_time(), naps(), 0
+        start, start_processor, switches, steps = time.perf_counter(), time.process_time(), voluntary_switches(), 0
         while steps < PROBE_STEPS and time.perf_counter() - start < PROBE_SECONDS:
             try:
                 if env.step(spec.action.random((spec.num_envs, *spec.team), generator)).faults:
                     break
             except ElegantRLError:
                 raise
-            except Exception:  # a fault of the environment: the run deals with it, and says so
+            except Exception:  # a fault of the environment: the run handles and reports it
                 break
             steps += spec.num_envs
     seconds, processor = time.perf_counter() - start, time.process_time() - start_processor
-    # On a busy machine a process that computes loses time too, but does not go to sleep by itself.
-    waits = processor < seconds / 2 and naps() - start_naps >= steps / 2
+    # On a busy machine a computing process loses time too, but without voluntary context switches.
+    waits = processor < seconds / 2 and voluntary_switches() - switches >= steps / 2
     return Cost((seconds if waits else processor) / max(steps, 1), waits)
 
 
-def naps() -> int:
-    """How often this process has given up its core of its own accord."""
+def voluntary_switches() -> int:
+    """The number of voluntary context switches of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 

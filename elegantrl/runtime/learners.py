@@ -1,8 +1,8 @@
 """The learners of a run as one: in this process, in one of its own, or several ranks that average their gradients.
 
-Every rank learns from its share of the groups of environments; all take the same steps, so rank 0 answers for all. A
-rank that dies or hangs leaves the others stuck in the middle of a step: no rank is repaired, all start again from the
-last commit. The supervisor decides that.
+Every rank learns from its part of the groups of environments; all take the same steps, so rank 0 returns the weights.
+If a rank dies or hangs, the others are stuck in the middle of a step: the supervisor then starts all ranks again from
+the last commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .requests import split_groups
 from .timeouts import Timeouts
 
 GRACE_SECONDS = 1.0
-"""How long the loss of a peer waits for its cause: the peer's own error or its death."""
+"""How long a ``PeersLost`` error waits for its cause: the peer's own error or its death."""
 
 
 def part_of_rank(rank: int) -> str:
@@ -33,10 +33,10 @@ def part_of_rank(rank: int) -> str:
 
 
 class Learners:
-    """All learners of a run. A call raises what a rank raised, or that it died or timed out, and never waits for ever.
+    """All learners of a run. A call raises a rank's error, its death or its timeout, and never waits for ever.
 
-    ``build(rank)`` gives the function that makes the ``Learner`` of that rank, in whichever process that is; for one in
-    a process of its own the function is pickled.
+    ``build(rank)`` returns the function that makes the ``Learner`` of that rank; for a learner in a process of its own
+    the function is pickled.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Learners:
         try:
             if len(ranks) > 1:
                 self.connect()
-            self.policy_spec: PolicySpec = self.ask("policy_spec")
+            self.policy_spec: PolicySpec = self.call_rank0("policy_spec")
         except BaseException:
             self.close()
             raise
@@ -95,7 +95,7 @@ class Learners:
     # ---- learning
 
     def update(self, fragments: Sequence[Fragment]) -> tuple[Metrics, Weights]:
-        """Learn from a fragment per group; metrics are those of all ranks' data."""
+        """Learn from a fragment per group; metrics cover the data of all ranks."""
         return self.finish_update(self.start_update(fragments))
 
     def start_update(self, fragments: Sequence[Fragment]) -> list[Future]:
@@ -114,7 +114,7 @@ class Learners:
         return dict(zip(report.names, report.values.unbind(), strict=True)), report.weights
 
     def waits_for(self, calls: Sequence[Future]) -> list[Future]:
-        """Those calls of which one must end before ``outcomes`` knows more; none if it need not wait."""
+        """The calls of which one must end before ``outcomes`` can continue; none if it need not wait."""
         waiting = [call for call in calls if not call.done()]
         has_failed = any(is_error(call) for call in calls if call not in waiting)
         return [] if has_failed else waiting
@@ -124,7 +124,7 @@ class Learners:
         shares = [([broken[group] for group in groups],) for groups in self.groups]
         self.outcomes(self.call_all("end_open_episodes", *shares))
 
-    # ---- what rank 0 knows for all
+    # ---- properties, read from rank 0
 
     def weights(self) -> Weights:
         (call,) = self.call_first("weights")
@@ -133,16 +133,16 @@ class Learners:
         return weights
 
     def gradients(self) -> str:
-        """How losses are differentiated, in a phrase."""
-        phrase: str = self.ask("gradients")
+        """A description of how losses are differentiated."""
+        phrase: str = self.call_rank0("gradients")
         return phrase
 
     def is_finite(self) -> bool:
         """Whether no parameter and no optimiser holds a NaN or an infinity."""
-        return bool(self.ask("is_finite"))
+        return bool(self.call_rank0("is_finite"))
 
     def num_updates(self) -> int:
-        number: int = self.ask("num_updates")
+        number: int = self.call_rank0("num_updates")
         return number
 
     # ---- commits
@@ -151,7 +151,7 @@ class Learners:
         return self.call_all("state_dict", *[() for _ in self.groups])
 
     def state_dict(self, calls: Sequence[Future] = ()) -> dict[str, State]:
-        """A part of a commit per rank, as own copies; what ranks share is only in that of rank 0.
+        """A part of a commit per rank, as own copies; only rank 0's has the state that all ranks share.
 
         ``calls`` are those of ``request_states``, if they were made before.
         """
@@ -172,14 +172,14 @@ class Learners:
     # ---- calls
 
     def memory_bytes(self) -> int:
-        """Memory that the process of a learner holds, of several the largest."""
+        """Memory that the process of a learner holds; the maximum over several."""
         return max(handle.memory_bytes() for handle in self.handles)
 
     def busy_seconds(self) -> float:
         """How long the learners have worked, on average."""
         return math.fsum(handle.busy_seconds for handle in self.handles) / len(self.handles)
 
-    def ask(self, method: str) -> Any:
+    def call_rank0(self, method: str) -> Any:
         return self.outcomes(self.call_first(method))[0]
 
     def call_first(self, method: str) -> list[Future]:
@@ -201,7 +201,7 @@ class Learners:
             for call in ended:
                 try:
                     call.result()
-                except PeersLost as error:  # another rank's fault: wait a moment for its own error
+                except PeersLost as error:  # caused by another rank: wait a moment for that rank's error
                     lost = lost or error
         if lost is not None:
             raise lost

@@ -64,7 +64,7 @@ class Display(Protocol):
 
 
 class Speedometer:
-    """Environment steps per second of training proper: evaluations and commits stop the clock."""
+    """Environment steps per second of training alone: the clock is paused during evaluations and commits."""
 
     def __init__(self, step: int):
         self.start_step, self._start = step, time.monotonic()
@@ -86,17 +86,17 @@ class Speedometer:
 
 
 class IdleTime:
-    """The share of the time that each role has been waiting since the last question."""
+    """The fraction of the time that each role has been waiting since the last call."""
 
     def __init__(self, busy: dict[str, float]):
         self.busy, self.time = busy, time.monotonic()
 
-    def shares(self, busy: dict[str, float]) -> dict[str, float]:
+    def fractions(self, busy: dict[str, float]) -> dict[str, float]:
         passed = max(time.monotonic() - self.time, 1e-9)
-        # A role that was replaced meanwhile counts from its start.
-        shares = {role: min(1.0, max(0.0, 1.0 - (busy[role] - self.busy[role]) / passed)) for role in busy}
+        # The busy time of a role that was replaced meanwhile counts from its start.
+        fractions = {role: min(1.0, max(0.0, 1.0 - (busy[role] - self.busy[role]) / passed)) for role in busy}
         self.busy, self.time = busy, time.monotonic()
-        return shares
+        return fractions
 
 
 class Silent:

@@ -1,7 +1,7 @@
-"""Replacing workers: snapshots, repetition of the requests since then, and lanes whose episodes were lost.
+"""Replaces workers: snapshots, repetition of the requests since then, and lanes whose episodes were lost.
 
-A new worker starts from the last snapshot of its groups and repeats the requests since then with the weights of that
-time: where environments can be restored it continues bit for bit. A worker that dies twice at the same request, or
+A new worker starts from the last snapshot of its groups and repeats the requests since then with their original
+weights: if environments can be restored it continues bit for bit. A worker that dies twice at the same request, or
 whose environments cannot be restored, begins new episodes instead.
 """
 
@@ -23,11 +23,11 @@ from .restarts import FaultCounts
 from .timeouts import Timeouts
 
 SNAPSHOT_SECONDS, SNAPSHOT_CALLS = 1.0, 32
-"""A snapshot is due after one of these; snapshots change no result, so a clock may time them."""
+"""A snapshot is due after either of these; snapshots change no result, so they may depend on time."""
 SNAPSHOT_SHARE = 0.05
-"""The share of a worker's time that snapshots may take: those of long episodes are large."""
+"""Maximum fraction of a worker's time for snapshots: those of long episodes are large."""
 MAX_PAST = 1024
-"""Requests after which a snapshot is due whatever it costs: each holds the weights of its time."""
+"""Requests after which a snapshot is due at any cost: each request holds the weights it was sent with."""
 
 
 class BrokenLanes:
@@ -36,20 +36,20 @@ class BrokenLanes:
     def __init__(self, num_groups: int, num_lanes: int):
         self.num_groups, self.num_lanes = num_groups, num_lanes
         self.by_group: dict[int, tuple[int, np.ndarray]] = {}
-        """Of groups that lost open episodes: the first request after the loss, and the lanes [N] concerned."""
+        """For each group that lost open episodes: the first request after the loss, and the lanes [N]."""
 
     def mark(self, group: int, seq: int, lanes: np.ndarray | None = None) -> None:
-        """From request ``seq`` on, the fragments of a group do not continue the fragments before."""
+        """From request ``seq`` on, the fragments of a group do not continue earlier ones in these lanes."""
         lanes = np.ones(self.num_lanes, dtype=bool) if lanes is None else lanes
         self.by_group[group] = (seq, lanes | self.by_group[group][1] if group in self.by_group else lanes)
 
     def take(self, fragments: Sequence[Fragment], oldest: Callable[[int], int | None]) -> list[np.ndarray] | None:
         """For each group, the lanes [N] whose newest transition has no successor; None if there is none.
 
-        Called before ``fragments`` are learned from or, with no fragments, when all that were taken have been:
+        Called before an update with ``fragments``, or without fragments after the updates with all taken ones:
         ``oldest(group)`` is then the oldest request of the group that was answered and not taken.
         """
-        if not self.by_group:  # as nearly always
+        if not self.by_group:  # the usual case
             return None
         coming = {fragment.slot_group: fragment.seq for fragment in fragments}
         broken = [np.zeros(self.num_lanes, dtype=bool) for _ in range(self.num_groups)]
@@ -72,7 +72,7 @@ class BrokenLanes:
 
 
 class Recovery:
-    """Brings a new worker to where its predecessor was."""
+    """Restores the state of a replaced worker in a new one."""
 
     def __init__(
         self,
@@ -86,12 +86,12 @@ class Recovery:
         self.policy_spec: PolicySpec | None = None
         self.seed = 0
         self.diverged = False
-        """Whether environments that claim to be restorable were seen to take another course."""
+        """Whether environments that declare to be restorable gave other steps after a restore."""
 
     # ---- snapshots
 
     def take_snapshots(self, workers: Sequence[WorkerRecord], seq: int) -> None:
-        """Now and then ask workers for their states, and adopt those that have come, without waiting for them."""
+        """Request the states of workers when a snapshot is due, and adopt those that have arrived; never waits."""
         if not self.executor.isolates:
             return
         for worker in workers:
@@ -112,7 +112,7 @@ class Recovery:
         return bool(due) and passed * SNAPSHOT_SHARE >= worker.snapshot_seconds
 
     def adopt_snapshot(self, worker: WorkerRecord, part: dict[str, State], seq: int) -> None:
-        """Let ``part``, the state after request ``seq``, be where a successor starts."""
+        """Make ``part``, the state after request ``seq``, the state from which a successor starts."""
         if self.executor.isolates:
             worker.snapshot, worker.snapshot_seq, worker.snapshot_time = part, seq, time.monotonic()
             worker.past = [request for request in worker.past if request.seq > seq]
@@ -120,9 +120,9 @@ class Recovery:
     # ---- replacing
 
     def place_of_death(self, worker: WorkerRecord) -> int | None:
-        """The request that a worker died at, None if it had none; counts the steps unless it was a repetition."""
+        """The request at which a worker died, None if it had none; counts lost steps unless it was a repetition."""
         at, worker.repeating = worker.repeating, None
-        # The first request that failed; the worker had not begun those behind it.
+        # The first request that failed; the worker had not begun later ones.
         failed = (p.request for p in worker.pending if p.call.done() and value_of(p.call) is None)
         lost = next(failed, None)
         if at is not None or lost is None:
@@ -131,7 +131,7 @@ class Recovery:
         return lost.seq
 
     def replace(self, worker: WorkerRecord, name: str, new_episodes: bool) -> None:
-        """A new worker, as far as the old one had come, with the same requests before it."""
+        """Start a new worker, restore the state of the old one, and repeat its pending requests."""
         self.executor.kill(worker.handle)
         (worker.handle,), worker.next_snapshot = self.spawn(name, [worker.build]), None
         if self.policy_spec is None:  # no worker has been started yet
@@ -151,20 +151,20 @@ class Recovery:
         worker.handle.call("start", self.policy_spec, seed, timeout=self.timeouts.of()).result()
 
     def lose_episodes(self, worker: WorkerRecord) -> None:
-        """Note that a worker has begun new episodes; from here on it has a history of its own."""
+        """Record that a worker has begun new episodes, and take a snapshot of them."""
         for group in worker.groups:
             self.broken.mark(group, worker.last_answered() + 1)
         self.counts.episodes_lost += self.broken.num_lanes * len(worker.groups)
         self.adopt_snapshot(worker, self.request_state(worker).take(), worker.last_answered())
 
     def begin_new_episodes(self, worker: WorkerRecord) -> None:
-        """Have a worker begin new episodes with random streams that the run has not used."""
+        """Begin new episodes in a worker, with random streams that the run has not used."""
         self.start(worker, new_episodes=True)
         self.lose_episodes(worker)
 
     def catch_up(self, worker: WorkerRecord) -> bool:
-        """Bring a new worker to where the old one was; whether it got there."""
-        if not worker.snapshot:  # the old one had just been started
+        """Restore the state of the old worker in a new one; returns whether that succeeded."""
+        if not worker.snapshot:  # the old worker had just been started
             return True
         restored = worker.handle.call(
             "load_state_dict", worker.parts_of(worker.snapshot), timeout=self.timeouts.of()

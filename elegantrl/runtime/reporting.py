@@ -1,4 +1,4 @@
-"""What a run logs and shows beside its commits."""
+"""The log lines and messages of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, float | int | str]
 
 
 class Reporter:
-    """Writes the log of a run and tells its display."""
+    """Writes the log of a run and updates its display."""
 
     def __init__(self, env_id: str, log: RunLog, display: Display, counts: FaultCounts):
         self.env_id, self.log, self.display, self.counts = env_id, log, display, counts
@@ -62,7 +62,7 @@ class Reporter:
 
 
 def explain_error(env_id: str, progress: Progress, error: Exception, role: str) -> Exception:
-    """An error of the library as it is; any other becomes one sentence that says where it came from."""
+    """An error of the library unchanged; any other error becomes one sentence that names its origin."""
     if isinstance(error, ElegantRLError):
         return error
     where = where_raised(error)

@@ -1,4 +1,4 @@
-"""The requests for fragments that workers have got, the record of a worker, and fragments as a part of a commit."""
+"""Requests for fragments, the record of a worker, and fragments as a part of a commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..types import Episodes, Fault, Fragment, Rollout, State, from_state, to_st
 
 
 class Request(NamedTuple):
-    """A fragment of every group of a worker."""
+    """A request for a fragment of every group of a worker."""
 
     weights: Ref | None
     horizon: int
@@ -35,7 +35,7 @@ class Pending(NamedTuple):
 
 @dataclass(slots=True)
 class WorkerRecord:
-    """What the pool knows of one worker."""
+    """The pool's record of one worker."""
 
     build: Callable[[], Any]
     groups: range
@@ -45,17 +45,17 @@ class WorkerRecord:
     past: list[Request] = field(default_factory=list)
     """Requests whose fragments were taken since the snapshot: a successor repeats them."""
     last_results: list[Tensor] = field(default_factory=list)
-    """Last observations and rewards of each group in the newest of these: a repetition must give the same."""
+    """Last observations and rewards of each group in the newest of ``past``: a repetition must give the same."""
     snapshot: dict[str, State] = field(default_factory=dict)
     snapshot_seq: int = -1
     """The newest request whose effects are in the snapshot."""
     snapshot_time: float = 0.0
     snapshot_seconds: float = 0.0
-    """How long the worker took to make it."""
+    """How long the worker took to make the snapshot."""
     next_snapshot: Pending | None = None
-    """A snapshot that was asked for, and the newest request before it."""
+    """A requested snapshot, and the newest request before it."""
     repeating: int | None = None
-    """While a new worker catches up, the request that it repeats, or ``RESTORING``."""
+    """The request that a new worker repeats while its state is restored, or ``RESTORING``."""
 
     def last_answered(self) -> int:
         """The newest request that the worker has answered."""
@@ -63,12 +63,12 @@ class WorkerRecord:
         return max([self.snapshot_seq, *answered, *(request.seq for request in self.past)])
 
     def parts_of(self, parts: dict[str, State]) -> dict[str, State]:
-        """Those parts of a commit that belong to the groups of this worker."""
+        """The parts of a commit that belong to the groups of this worker."""
         return {part_name(group): parts[part_name(group)] for group in self.groups}
 
 
 RESTORING = -1
-"""In place of a request: a new worker loads the snapshot."""
+"""Value of ``repeating`` while a new worker loads the snapshot."""
 
 
 def answered_before(fragments: list[Fragment]) -> Pending:
@@ -114,6 +114,6 @@ def unpack_fragment(state: State) -> Fragment:
 
 
 def split_groups(num_groups: int, num_parts: int) -> list[range]:
-    """Consecutive groups for each of ``num_parts``, as equal in number as can be."""
+    """Consecutive groups for each of ``num_parts``, as equal in number as possible."""
     ends = [num_groups * i // num_parts for i in range(num_parts + 1)]
     return [range(start, end) for start, end in pairwise(ends)]

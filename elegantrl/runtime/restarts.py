@@ -1,4 +1,4 @@
-"""What a run does when the process of a role dies: count it, recover, and try again, as long as the budget lasts."""
+"""Restarts of roles: count the death of a process, recover, and retry, as long as the budget lasts."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class FaultCounts:
-    """What failures, and not waiting for slow workers, have cost a run so far."""
+    """Counts of failures and of work that was lost to them or came too late."""
 
     restarts: int = 0
     steps_lost: int = 0
-    """Environment steps of work that died with its process: at most one fragment of each group for every worker, and
-    the steps after the last commit for every learner."""
+    """Environment steps lost with a process: at most one fragment of each group for a worker, and the steps after the
+    last commit for a learner."""
     episodes_lost: int = 0
     """Open episodes that could not be continued."""
     steps_stale: int = 0
-    """Environment steps that came too late to be learned from."""
+    """Environment steps that came too late for an update."""
     env_errors: int = 0
     """Environments that were reset because they failed, and fragments that were rejected."""
     failed_commits: int = 0
@@ -31,7 +31,7 @@ class FaultCounts:
 
 
 class Restarts:
-    """The one place that retries."""
+    """The only class that retries."""
 
     def __init__(self, limit: int, notify: Callable[[str], None]):
         self.budget = RestartBudget(limit)
@@ -39,7 +39,7 @@ class Restarts:
         self.notify = notify
 
     def retry(self, role: str, attempt: Callable[[], T], recover: Callable[[], None] = lambda: None) -> T:
-        """The value of ``attempt``; if a process dies of it, count a restart, ``recover``, and attempt again.
+        """The value of ``attempt``; if a process dies during it, count a restart, ``recover``, and attempt again.
 
         A process that dies while ``recover`` runs is handled in the same way.
         """
@@ -60,5 +60,5 @@ class Restarts:
         self.notify(f"{role}: {death}; restarted ({spent} within 10 minutes)")
 
     def has_recovered(self, role: str) -> None:
-        """The role has done useful work since its last restart: its next death is a first one."""
+        """The role has done useful work since its last restart: its next death counts as the first in a row."""
         self.budget.has_recovered(role)

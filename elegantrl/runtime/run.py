@@ -1,4 +1,4 @@
-"""The entrance: a run from start to end in this process, which it may set up as it needs."""
+"""A run from start to end, driven by this process, whose settings it changes while it trains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from ..config.run import RunConfig
 from ..execute.base import make_executor
-from ..execute.settle import keep_freed_memory, one_numpy_thread, tiny_numbers_are_zero
+from ..execute.settle import flush_denormals, keep_freed_memory, one_numpy_thread
 from ..registry import AgentEntry
 from ..store.files import write_atomic
 from ..store.trained import TrainedPolicy
@@ -38,15 +38,15 @@ class RunResult:
 
     @property
     def best_return(self) -> float:
-        """Mean return of the best policy on seeds that had no part in its selection; NaN if it was never evaluated.
+        """Mean return of the best policy on seeds that were not used for its selection; NaN if it was never evaluated.
 
-        After a signal there is no time for that: then it is the mean by which the policy was selected.
+        After a signal there is no time for this evaluation: then it is the mean by which the policy was selected.
         """
         best = self.summary["best_return"]
         return math.nan if best is None else float(best)
 
     def load_policy(self) -> TrainedPolicy:
-        """The best policy; this process made the folder, so what it names may run here."""
+        """The best policy; this process made the folder, so import paths in it are trusted."""
         return TrainedPolicy.load(self.run_dir, allow_import=True)
 
 
@@ -60,7 +60,7 @@ def run_training(
     eval_source: Any = None,
     callback: Callback | None = None,
 ) -> RunResult:
-    """Open or create the run folder, train, and leave it complete."""
+    """Open or create the run folder, train, and write the results."""
     if config.execute.executor == "auto":
         config, _ = with_layout(config, source)
     with process_settings(config), contextlib.ExitStack() as closing:
@@ -71,7 +71,7 @@ def run_training(
             display = CallbackDisplay(display, callback, folder, lambda reason: supervisor.request_stop(reason))
         supervisor = open_run(config, source, folder, executor, display, resume, entry, eval_source)
         closing.callback(supervisor.close)
-        with resize_on_signals(supervisor.request_workers):  # to the end: unhandled, these signals suspend a process
+        with resize_on_signals(supervisor.request_workers):  # to the end: without a handler they suspend a process
             with stop_on_signals(supervisor.request_stop):
                 reason = supervisor.run()
             return finish(supervisor, reason)
@@ -79,15 +79,15 @@ def run_training(
 
 @contextlib.contextmanager
 def process_settings(config: RunConfig) -> Iterator[None]:
-    """Threads, memory allocator and denormal numbers of this process, as training wants them."""
+    """Threads, memory allocator and denormal numbers of this process, set for training."""
     torch.set_num_threads(config.train.num_threads)
     keep_freed_memory()
-    with one_numpy_thread(), tiny_numbers_are_zero():
+    with one_numpy_thread(), flush_denormals():
         yield
 
 
 def finish(supervisor: Supervisor, reason: str) -> RunResult:
-    """Write the best policy under its documented names, the summary and the picture."""
+    """Write the best policy under its documented names, the summary and the plot."""
     config, folder, state, best = supervisor.config, supervisor.store.run_dir, supervisor.progress, supervisor.best
     assert best is not None
     mean = best.mean if best.score is None else best.score.mean

@@ -37,7 +37,7 @@ def stop_on_signals(request: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def resize_on_signals(request: Callable[[int], None]) -> Iterator[None]:
-    """Let SIGTTIN ask for one worker more and SIGTTOU for one less, as servers of other kinds do."""
+    """SIGTTIN requests one worker more and SIGTTOU one less, as in web servers."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGTTIN"):
         yield
         return

@@ -1,7 +1,7 @@
-"""Drives the training loop of one run, and takes it back to its last commit when a learner is lost or diverges.
+"""Drives the training loop of one run, and restores its last commit when a learner is lost or diverges.
 
-``advance`` goes on until the run must wait, ``waits_for`` says for what: one thread can drive many runs that share an
-executor.
+``advance`` continues until the run must wait, ``waits_for`` returns the futures it waits for: one thread can drive many
+runs that share an executor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Supervisor(TrainingLoop):
         self.stop_request = reason
 
     def request_workers(self, more: int) -> None:
-        """Ask for more workers, or fewer, from the next iteration on; safe to call from a signal handler."""
+        """Request more workers, or fewer, from the next iteration on; safe to call from a signal handler."""
         self.more_workers += more
 
     # ---- driving
@@ -48,9 +48,9 @@ class Supervisor(TrainingLoop):
         return reason
 
     def advance(self) -> str | None:
-        """Do what can be done without waiting, up to one iteration; the reason to stop once the run is complete.
+        """Continue without waiting, up to one iteration; returns the reason to stop when the run is complete.
 
-        Only the replacement of a process that died is waited for.
+        It waits only for the replacement of a process that died.
         """
         if self._started is None:
             self._started = time.monotonic()
@@ -61,7 +61,7 @@ class Supervisor(TrainingLoop):
             return None
 
     def waits_for(self) -> list[Future]:
-        """The futures of which one must end before ``advance`` can go on; empty if it can at once."""
+        """The futures of which one must end before ``advance`` can continue; empty if it need not wait."""
         return [] if any(future.done() for future in self._waits) else self._waits
 
     def resume_loop(self) -> str | None:
@@ -78,7 +78,7 @@ class Supervisor(TrainingLoop):
     # ---- going back
 
     def restore(self, parts: dict[str, State]) -> None:
-        """Continue where a commit was written."""
+        """Continue from the parts of a commit."""
         self.progress.load_state_dict(parts["supervisor"])
         if self._started is None:
             self._seconds_before = self.progress.wall_seconds
@@ -92,14 +92,14 @@ class Supervisor(TrainingLoop):
         self.reporter.log.rewind(self.progress.env_steps, rewind_to)
 
     def go_back(self) -> None:
-        """Continue from the last commit with new learners in place of lost ones."""
+        """Continue from the last commit with new learners."""
         self._loop = None
         self.committer.wait()
         self.learners.restart()
         commit = self.store.latest_valid()
         if commit is not None:
             self.restore({part: commit.load(part) for part in commit.parts})
-        elif self._reached > 0:  # before the first step a new learner is as good as the old one
+        elif self._reached > 0:  # before the first step a new learner equals the old one
             raise CheckpointError(f"{self.store.run_dir} holds no commit from which a new learner could start")
         else:
             self.weights = None
@@ -110,7 +110,7 @@ class Supervisor(TrainingLoop):
         )
 
     def roll_back(self, error: Diverged) -> None:
-        """Go back to the last commit, once, and continue with other episodes: the same ones would diverge again."""
+        """Go back to the last commit, once, and continue with other episodes: with the same it would diverge again."""
         advice = "lower agent.lr or agent.reward_scale and start anew"
         if self._has_rolled_back:
             raise Diverged(f"{error}, for the second time; {advice}, or resume the last commit") from error

@@ -1,15 +1,15 @@
-"""How long a call on a role may take before the role counts as stuck."""
+"""Time limits of calls on roles, after which a role counts as stuck."""
 
 from __future__ import annotations
 
 from ..execute.base import Future
 
 FIRST_SECONDS = 600.0
-"""For calls that nothing is known of: constructors, states, and the first of their kind."""
+"""Limit of calls without earlier measurements: constructors, states, and the first of each kind."""
 USUAL_SECONDS = {"sample": 60.0, "score": 300.0, "update": 300.0}
 USUAL_FACTOR = 20.0
-"""Calls of one kind are much alike: one that takes longer than these seconds and than so many times the longest call
-before it will never end."""
+"""Calls of one kind take similar times: a call is stuck if it takes longer than these seconds and than this multiple of
+the longest call before."""
 
 
 class Timeouts:
@@ -20,16 +20,16 @@ class Timeouts:
         self.longest: dict[str, float] = {}
 
     def of(self, kind: str = "") -> float | None:
-        """The seconds that a call of this kind may take; None where a call cannot be ended."""
+        """The seconds that a call of this kind may take; None if a call cannot be ended."""
         if not self.isolates:
             return None
         if self.role_timeout is not None:
-            # A resume may have to replay long episodes: the user's limit for a fragment says nothing about that.
+            # A resume may replay long episodes: the user's limit for a fragment does not apply.
             return self.role_timeout if kind in ("sample", "score") else max(FIRST_SECONDS, self.role_timeout)
         if kind not in self.longest:
             return FIRST_SECONDS
         return max(USUAL_SECONDS[kind], USUAL_FACTOR * self.longest[kind])
 
     def note(self, kind: str, call: Future) -> None:
-        """Take the time of an answered call into account."""
+        """Record the time of a call that has ended."""
         self.longest[kind] = max(self.longest.get(kind, 0.0), call.seconds)

@@ -1,4 +1,4 @@
-"""``elegantrl.train``: the entrance of every run, for Python callers and for the command line alike."""
+"""``elegantrl.train``: the entry point of every run, for Python callers and for the command line."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def train(
 
     Further settings are those of the run (``seed``, ``max_steps``, ``target_return``, ``num_envs``, ``num_workers``,
     ``env_kwargs``, ``init_from``, ...), of the agent (``lr``, ``gamma``, ...) or whole sections
-    (``eval={"episodes": 10}``). Where the run takes place is picked as on the command line, unless ``executor`` or
-    another setting of the layout says it.
+    (``eval={"episodes": 10}``). The layout is selected as on the command line, unless ``executor`` or another setting
+    of the layout is given.
 
-    Progress is printed unless ``verbose=False``; a ``display`` of your own takes its place. ``callback`` is called with
-    an ``Event`` after each log line and each evaluation; the run stops if it returns False.
+    Progress is printed unless ``verbose=False``; a ``display`` of your own replaces it. ``callback`` is called with an
+    ``Event`` after each log line and each evaluation; the run stops if it returns False.
     """
     if isinstance(agent, RunConfig):
         if settings:
@@ -57,7 +57,7 @@ def train(
 
 
 class Plan(NamedTuple):
-    """A run that can start: its complete config, its environments, and where the settings come from."""
+    """A run that can start: its complete config, its environments, and the source of its settings."""
 
     config: RunConfig
     entry: AgentEntry

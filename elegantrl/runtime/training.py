@@ -1,4 +1,4 @@
-"""The training loop of one run: its stops, evaluations and commits. Knows neither losses nor networks.
+"""The training loop of one run: its stops, evaluations and commits; independent of losses and networks.
 
 The loop is a generator that yields the futures it waits for, so that one thread can drive many runs.
 """
@@ -32,7 +32,7 @@ SIGNALLED = ("interrupted", "terminated")
 
 T = TypeVar("T")
 Steps = Generator[list[Future], None, T]
-"""Work that yields the futures it waits for, an empty list where it only lets other runs go on."""
+"""Work that yields the futures it waits for, or an empty list to let other runs continue."""
 
 
 class Best(NamedTuple):
@@ -43,7 +43,7 @@ class Best(NamedTuple):
     mean: float
     """The mean return by which it was selected, which is biased upwards."""
     score: Score | None = None
-    """Returns on seeds that had no part in the selection; None if a signal left no time for it."""
+    """Returns on seeds that were not used for the selection; None if a signal left no time for it."""
 
 
 class TrainingLoop:
@@ -75,19 +75,19 @@ class TrainingLoop:
         """The policy to return; known at the end."""
         self.metrics: Metrics = {}
         self.policy_age = 0
-        """Versions by which the policy had moved on from the one that made the newest data."""
+        """Number of versions between the policy that made the newest data and the newest policy."""
         self.stop_request: str | None = None
         self.more_workers = 0
-        """How many workers more, or less, were asked for."""
+        """Requested change of the number of workers."""
         self.num_updates = 0
-        """How many updates of parameters there were; known at the end."""
+        """Number of parameter updates; known at the end."""
         self._started: float | None = None
         self._seconds_before = 0.0
         """How long the run had been trained before it was resumed."""
         self._sitting_seconds = 0.0
-        """How long it has been trained since, at the end of the last iteration."""
+        """How long the run has been trained since then, at the end of the last iteration."""
         self._reached = 0
-        """The largest step so far; a run that lost its learner goes back behind it."""
+        """The largest step so far; a run that lost its learner goes back to an earlier one."""
 
     # ---- the loop
 
@@ -104,7 +104,7 @@ class TrainingLoop:
         return reason
 
     def iterate(self) -> Steps[None]:
-        """One update, and what is due after it."""
+        """One update, and the evaluation, log line and commit that are due after it."""
         if self.more_workers:
             self.resize()
         yield from self.learn((yield from self.collect()))
@@ -114,7 +114,7 @@ class TrainingLoop:
         if self._speed.seconds() >= LOG_SECONDS:
             self.log_training()
             self.pool.replace_grown()
-        with self._speed.paused():  # in other processes this goes on beside training, here it takes its time
+        with self._speed.paused():  # an evaluation in this process takes time from training
             yield from self.evaluate()
         due = self.progress.env_steps - self.progress.last_commit >= self.config.checkpoint.interval
         if due and self.stop_reason() is None:  # a stop commits by itself
@@ -143,9 +143,9 @@ class TrainingLoop:
     # ---- learning
 
     def collect(self) -> Steps[list[Fragment]]:
-        """Fragments for one update; workers go on with the next while the learner learns from these."""
+        """Fragments for one update; workers continue with the next while the learner learns from these."""
         progress, fragments = self.progress, list[Fragment]()
-        while not fragments:  # all that came may have been too old
+        while not fragments:  # all fragments may have been too old
             progress.seq = self.pool.request(self.config.agent.horizon, progress.seq)
             while waits := self.pool.waits_for():
                 yield waits
@@ -163,7 +163,7 @@ class TrainingLoop:
         return fragments
 
     def note_faults(self, fragment: Fragment) -> None:
-        """Count and report the faults of environments, as long as the budget lasts."""
+        """Count and report the faults of environments; raises if the budget is spent."""
         if fragment.steps_lost:
             self.counts.steps_lost += fragment.steps_lost
             self.pool.broken.mark(fragment.slot_group, fragment.seq)
@@ -172,7 +172,7 @@ class TrainingLoop:
             self.reporter.env_faults(fragment, worker, self.pool.num_lanes, self.evaluations.env_budget)
 
     def resize(self) -> None:
-        """Go on with as many workers as were asked for: at least one, at most one per group, and only in processes."""
+        """Apply the requested number of workers: at least one, at most one per group, and only in processes."""
         more, self.more_workers = self.more_workers, 0
         now = len(self.pool.workers)
         wanted = min(max(1, now + more), self.pool.num_groups)
@@ -181,7 +181,7 @@ class TrainingLoop:
         self.display.message(f"{len(self.pool.workers)} of at most {self.pool.num_groups} workers")
 
     def end_lost_episodes(self, fragments: Sequence[Fragment] = ()) -> None:
-        """Before new data come in: the newest transition of a lost episode has no successor."""
+        """Truncate lost episodes before new data arrive: their newest transition has no successor."""
         broken = self.pool.take_broken(fragments)
         if broken is not None:
             self.learners.end_open_episodes(broken)
@@ -204,7 +204,7 @@ class TrainingLoop:
             raise failure from failure.__cause__
 
     def publish(self, weights: Weights) -> None:
-        """Let all roles use these weights from now on."""
+        """Use these weights in all further requests."""
         self.weights = weights
         self.pool.publish(weights)
         if self.evaluations.best_flat is None:
@@ -213,24 +213,24 @@ class TrainingLoop:
     # ---- evaluating
 
     def evaluate(self) -> Steps[None]:
-        """Begin an evaluation if one is due; training waits for the one before it."""
+        """Begin an evaluation if one is due; training waits for the previous one."""
         if self.evaluations.is_due():
             yield from self.finish_evaluation()
-            if self.stop_reason() in ("target_return", "overfitting"):  # it has just been found out
+            if self.stop_reason() in ("target_return", "overfitting"):  # the result of that evaluation
                 return
             assert self.weights is not None
             self.progress.last_eval = self.progress.env_steps
             self.evaluations.begin(self.weights)
-        if (evaluation := self.evaluations.hear()) is not None:
+        if (evaluation := self.evaluations.poll()) is not None:
             self.conclude(evaluation)
 
     def finish_evaluation(self) -> Steps[None]:
-        """Wait for the evaluation that is going on."""
+        """Wait for the evaluation in progress."""
         if self.evaluations.current is not None:
             self.conclude((yield from self.complete_evaluation()))
 
     def complete_evaluation(self) -> Steps[Evaluation]:
-        while (evaluation := self.evaluations.hear()) is None:
+        while (evaluation := self.evaluations.poll()) is None:
             yield self.evaluator.waits_for()
         return evaluation
 
@@ -244,8 +244,8 @@ class TrainingLoop:
     def finish(self, reason: str) -> Steps[None]:
         """Commit, and find the policy to return.
 
-        The newest policy is evaluated after the commit: a run that is continued does not know of it, so that it ends
-        with the same policy as a run that never stopped.
+        The newest policy is evaluated after the commit: the commit does not hold this evaluation, so a run that is
+        continued ends with the same policy as a run that never stopped.
         """
         if self.progress.env_steps > self._speed.start_step:
             self.log_training()
@@ -261,14 +261,14 @@ class TrainingLoop:
         assert self.evaluations.best_flat is not None
         self.best = Best(self.evaluations.best_flat, self.progress.best_step, self.progress.best_mean)
         if reason not in SIGNALLED:
-            # A stop that followed from an evaluation comes at a step that depends on the speed of the evaluator.
+            # After a stop by an evaluation the newest step depends on the speed of the evaluator: it is not evaluated.
             if self.progress.last_eval < self.progress.env_steps and reason in ("max_steps", "max_seconds", "callback"):
                 yield from self.evaluate_newest()
             yield from self.score_best()
         self.committer.wait(must_succeed=True)  # from here on the learners may die
 
     def evaluate_newest(self) -> Steps[None]:
-        """Let the newest policy take part in the choice of the one to return."""
+        """Evaluate the newest policy, and return it if it is the best."""
         assert self.weights is not None and self.best is not None
         self.evaluations.begin(self.weights)
         evaluation = yield from self.complete_evaluation()
@@ -280,8 +280,8 @@ class TrainingLoop:
         self.reporter.evaluation(evaluation, is_best, self.progress, host_floats(self.metrics))
 
     def score_best(self) -> Steps[None]:
-        """Score the policy to return on seeds that had no part in its selection: the best of many scores is partly
-        luck, and promises too much."""
+        """Score the policy to return on seeds that were not used for its selection: the maximum of many scores is
+        biased upwards."""
         assert self.best is not None
         self.evaluations.begin_fresh(self.best.flat, self.best.step)
         evaluation = yield from self.complete_evaluation()
@@ -298,7 +298,7 @@ class TrainingLoop:
         if not self.learners.is_finite():
             raise Diverged(f"a parameter or an average of Adam is not finite at step {progress.env_steps}")
         row: Row = {"pipeline/policy_age": self.policy_age, "pipeline/queue_depth": self.pool.num_ready()}
-        row |= {f"waiting/{role}": share for role, share in self._idle.shares(self.busy_seconds()).items()}
+        row |= {f"waiting/{role}": idle for role, idle in self._idle.fractions(self.busy_seconds()).items()}
         memory = {"workers": self.pool.memory_bytes(), "evaluator": self.evaluator.handle.memory_bytes()}
         memory["learner"] = self.learners.memory_bytes()
         row |= {f"memory_mb/{role}": held / 1e6 for role, held in memory.items() if held}
@@ -312,7 +312,7 @@ class TrainingLoop:
     # ---- commits
 
     def commit(self) -> Steps[None]:
-        """Have everything written that is needed to continue bit for bit; training goes on while it is written."""
+        """Write everything needed to continue bit for bit; training continues during the write."""
         progress = self.progress
         progress.last_commit = progress.env_steps
         calls = self.pool.request_states()

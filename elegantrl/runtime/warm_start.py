@@ -1,4 +1,4 @@
-"""The networks that a run starts with, if it continues the work of an earlier run with other settings."""
+"""The networks of an earlier run with which a run with other settings starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..types import State
 
 
 def load_networks(config: RunConfig, folder: Path, resume: bool) -> State | None:
-    """The agent's part of the newest commit in ``train.init_from``; None if a commit of this run takes its place."""
+    """The agent's part of the newest commit in ``train.init_from``; None if this run has a commit of its own."""
     if config.train.init_from is None or (resume and any((folder / "commits").glob("c-*"))):
         return None
     earlier = Path(config.train.init_from)

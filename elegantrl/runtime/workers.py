@@ -1,8 +1,8 @@
-"""The worker pool: which worker acts for which groups, and how far workers go ahead of the learner.
+"""The worker pool: assigns groups to workers, and limits how far workers run ahead of the learner.
 
 Workers act ahead of the learner by up to ``max_lag`` fragments of every group. With a lag of L the data of update k
-were made with the weights after update k - 1 - L, whatever the speed of a process: the order of calls decides, not the
-clock. Only where the learner does not wait for all workers (``sync_frac`` below 1) do its data depend on speed.
+were made with the weights after update k - 1 - L; this depends on the order of calls and not on the speed of processes.
+Data depend on speed only if the learner does not wait for all workers (``sync_frac`` below 1).
 
 A worker that dies or hangs is replaced (``recovery.py``).
 """
@@ -40,14 +40,14 @@ from .restarts import Restarts
 from .timeouts import Timeouts
 
 IN_FLIGHT = "in_flight"
-"""The part of a commit that holds fragments which no update has seen yet."""
+"""The part of a commit that holds fragments which no update has used yet."""
 EXACTNESS = ("episode", "replayed", "exact")
 
 Explain = Callable[[Exception, str], Exception]
 
 
 class WorkerPool:
-    """The workers of a run; ``build(groups)`` gives the function that makes the worker of these groups.
+    """The workers of a run; ``build(groups)`` returns the function that makes the worker of these groups.
 
     ``explain(error, role)`` turns an error that a role raised into the one that the run raises.
     """
@@ -72,7 +72,7 @@ class WorkerPool:
         self.broken = BrokenLanes(num_groups, 1)
         self.recovery = Recovery(executor, self.timeouts, self.counts, self.broken, self.spawn)
         self.workers = self.spawn_workers(config.num_workers)
-        spec: EnvSpec = self.ask(0, lambda worker: worker.handle.call("env_spec", timeout=self.timeouts.of()))
+        spec: EnvSpec = self.call_worker(0, lambda worker: worker.handle.call("env_spec", timeout=self.timeouts.of()))
         self.num_lanes = self.broken.num_lanes = spec.num_envs
         self.env_spec = replace(spec, num_envs=self.num_lanes * self.num_groups)
         self.weights: Ref | None = None
@@ -81,7 +81,7 @@ class WorkerPool:
     # ---- spawning
 
     def spawn(self, role: str, builds: Sequence[Callable[[], Any]]) -> list[Handle]:
-        """New roles; if one of them dies before it is built, all are tried again."""
+        """New roles; if one of them dies before it is built, all are spawned again."""
         held = self.max_lag + ANSWERS_HELD
         return self.restarts.retry(role, lambda: self.executor.spawn_all(builds, self.timeouts.of(), answers_held=held))
 
@@ -102,17 +102,17 @@ class WorkerPool:
         spec, seed = self.recovery.policy_spec, self.recovery.seed
         calls = [w.handle.call("start", spec, seed, timeout=self.timeouts.of()) for w in self.workers]
         for number, call in enumerate(calls):
-            # A successor was started when it took the place of the first.
-            self.ask(number, lambda worker: None, call)
+            # A worker that replaced the first one was started by its recovery.
+            self.call_worker(number, lambda worker: None, call)
 
     def resize(self, num_workers: int) -> None:
-        """Share the groups among another number of workers; their fragments stay the same."""
+        """Divide the groups among another number of workers; their fragments stay the same."""
         parts, old = self.state_dict(), self.workers
         self.workers = self.spawn_workers(num_workers)
         self.start_workers()
         broken = self.broken.by_group
         self.load_state_dict(parts)
-        self.broken.by_group = broken | self.broken.by_group  # a loss that was noticed just now is in no part
+        self.broken.by_group = broken | self.broken.by_group  # a loss that was detected just now is in no part
         for worker in old:
             self.executor.kill(worker.handle)
 
@@ -123,7 +123,7 @@ class WorkerPool:
     # ---- acting
 
     def publish(self, weights: Weights) -> None:
-        """The weights that requests name from now on; written once, however many roles read them."""
+        """Set the weights of further requests; they are written once for all roles."""
         self.weights, self.version = self.executor.put(weights), weights.version
 
     def ref_of(self, weights: Weights) -> Ref:
@@ -132,7 +132,7 @@ class WorkerPool:
         return self.weights if is_newest and self.weights is not None else self.executor.put(weights)
 
     def request(self, horizon: int, seq: int) -> int:
-        """Request fragments from all workers up to the lag, so that none idles; the number of the next request."""
+        """Request fragments from all workers up to the lag, so that none idles; returns the next request's number."""
         while any(len(worker.pending) <= self.max_lag for worker in self.workers):
             for worker in self.workers:
                 if len(worker.pending) <= self.max_lag:
@@ -147,7 +147,7 @@ class WorkerPool:
         calls = [worker.pending[0].call for worker in self.workers]
         if self.sync_frac == 1.0:
             return next(([call] for call in calls if not call.done()), [])
-        # Each call is asked once: a call that ends between two questions must not be missed in the wait.
+        # Each call is polled once: a call that ends between two polls must not be missed in the wait.
         late = [call for call in calls if not call.done()]
         return late if len(late) > len(calls) - math.ceil(self.sync_frac * len(calls)) else []
 
@@ -163,7 +163,7 @@ class WorkerPool:
     def take_from(self, number: int) -> list[Fragment]:
         """The oldest fragments of a worker; none if they are too old to learn from."""
         worker = self.workers[number]
-        part: list[Fragment] = self.ask(number, lambda worker: worker.pending[0].call)
+        part: list[Fragment] = self.call_worker(number, lambda worker: worker.pending[0].call)
         request, call = worker.pending.popleft()
         self.timeouts.note("sample", call)
         if self.executor.isolates:
@@ -193,11 +193,11 @@ class WorkerPool:
         return min((p.request.seq for p in pending if value_of(p.call) is not None), default=None)
 
     def num_ready(self) -> int:
-        """Answers of workers that wait to be learned from."""
+        """Answers of workers that wait for an update."""
         return sum(p.call.done() for worker in self.workers for p in worker.pending)
 
     def memory_bytes(self) -> int:
-        """Memory that the process of a worker holds, of several the largest."""
+        """Memory that the process of a worker holds; the maximum over several."""
         return max(worker.handle.memory_bytes() for worker in self.workers)
 
     def busy_seconds(self) -> float:
@@ -210,16 +210,16 @@ class WorkerPool:
         return [self.recovery.request_state(worker) for worker in self.workers]
 
     def state_dict(self, calls: Sequence[Future] = ()) -> dict[str, State]:
-        """A part of a commit for each group, as own copies: how workers share groups is no part of it.
+        """A part of a commit for each group, as own copies; it does not depend on how groups are divided among workers.
 
-        The states are those after everything that was requested; fragments that were not taken yet are a part too.
+        The states are those after all requests; fragments that were not taken yet are a part too.
         ``calls`` are those of ``request_states``, if they were made before.
         """
         calls = calls or self.request_states()
         parts: dict[str, State] = {}
         in_flight: list[Fragment] = []
         for number, (worker, call) in enumerate(zip(self.workers, calls, strict=True)):
-            part = self.ask(number, self.recovery.request_state, call, take=True)
+            part = self.call_worker(number, self.recovery.request_state, call, take=True)
             for pending in worker.pending:  # calls run in order, so these were answered before
                 in_flight += pending.call.result()
             self.recovery.adopt_snapshot(worker, part, worker.last_answered())
@@ -227,14 +227,14 @@ class WorkerPool:
         if in_flight:
             in_flight.sort(key=by_address)
             packed = [pack_fragment(fragment) for fragment in in_flight]
-            parts[IN_FLIGHT] = {"fragments": packed, "cuts": self.broken.state()}
+            parts[IN_FLIGHT] = {"fragments": packed, "broken": self.broken.state()}
         return parts
 
     def load_state_dict(self, parts: dict[str, State]) -> None:
-        """Continue from ``parts``; where that is not possible new episodes begin."""
-        in_flight = parts.get(IN_FLIGHT, {"fragments": [], "cuts": []})
+        """Continue from ``parts``; lanes that cannot be restored begin new episodes."""
+        in_flight = parts.get(IN_FLIGHT, {"fragments": [], "broken": []})
         fragments = [unpack_fragment(state) for state in in_flight["fragments"]]
-        self.broken.load(in_flight["cuts"])
+        self.broken.load(in_flight["broken"])
         for worker in self.workers:  # before the first call: a worker that must be replaced starts here too
             mine = [fragment for fragment in fragments if fragment.slot_group in worker.groups]
             worker.pending = deque(answered_before(list(same)) for _, same in groupby(mine, key=lambda f: f.seq))
@@ -244,7 +244,7 @@ class WorkerPool:
         request_load = partial(self.request_load, parts)
         calls = [request_load(worker) for worker in self.workers]
         for number, (worker, call) in enumerate(zip(self.workers, calls, strict=True)):
-            restarted = self.ask(number, request_load, call)
+            restarted = self.call_worker(number, request_load, call)
             for group, lanes in zip(worker.groups, restarted, strict=True):
                 if lanes.any():
                     self.recovery.diverged = True
@@ -255,7 +255,7 @@ class WorkerPool:
         return worker.handle.call("load_state_dict", worker.parts_of(parts), timeout=self.timeouts.of())
 
     def begin_new_episodes(self) -> None:
-        """Let all workers begin new episodes with random streams that the run has not used."""
+        """Begin new episodes in all workers, with random streams that the run has not used."""
         for number, worker in enumerate(self.workers):
             self.restarts.retry(
                 f"worker {number}",
@@ -264,25 +264,25 @@ class WorkerPool:
             )
 
     def exactness(self) -> str:
-        """What a resume restores of open episodes now, in the group where it is least."""
+        """How much of open episodes a resume would restore now; the minimum over the groups."""
         if self.recovery.diverged:
             return EXACTNESS[0]
-        found = [self.ask(i, lambda worker: worker.handle.call("exactness", timeout=self.timeouts.of()))
+        found = [self.call_worker(i, lambda worker: worker.handle.call("exactness", timeout=self.timeouts.of()))
                  for i in range(len(self.workers))]  # fmt: skip
         return min(found, key=EXACTNESS.index)
 
     # ---- replacing
 
-    def ask(
+    def call_worker(
         self,
         number: int,
         request: Callable[[WorkerRecord], Future | None],
         first: Future | None = None,
         take: bool = False,
     ) -> Any:
-        """What a worker answers to ``request``; a worker that dies of it is replaced, and its successor asked.
+        """The result of ``request`` on a worker; a worker that dies during it is replaced, and the request repeated.
 
-        ``first`` is the call on the first worker, if it was made before; None as a request needs no answer.
+        ``first`` is the call on the first worker, if it was made before; a request that returns None has no result.
         """
         worker, name = self.workers[number], f"worker {number}"
         died_at: list[int | None] = []
@@ -305,10 +305,10 @@ class WorkerPool:
         return self.restarts.retry(name, attempt, recover)
 
     def replace_grown(self) -> None:
-        """New processes for workers that hold too much memory, which ends whatever leaks there."""
+        """Replace workers whose processes hold too much memory, for example because of a leak."""
         for number, worker in enumerate(self.workers):
             if (held := worker.handle.memory_bytes()) > self.max_bytes:
-                part = self.ask(number, self.recovery.request_state, take=True)
+                part = self.call_worker(number, self.recovery.request_state, take=True)
                 self.recovery.adopt_snapshot(worker, part, worker.last_answered())
                 replace_worker = partial(self.recovery.replace, worker, f"worker {number}", new_episodes=False)
                 self.restarts.retry(f"worker {number}", replace_worker)

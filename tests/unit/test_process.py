@@ -12,7 +12,7 @@ from torch import nn
 from elegantrl import train
 from elegantrl.agents.optim import GradStep
 from elegantrl.execute.process import ProcessExecutor
-from elegantrl.execute.settle import settle_and, tiny_numbers_are_zero
+from elegantrl.execute.settle import flush_denormals, settle_and
 
 
 def has_tiny_numbers() -> bool:
@@ -39,9 +39,9 @@ def tiny_numbers() -> Iterator[None]:
 
 
 def test_tiny_numbers_are_zero_within_and_as_before_afterwards() -> None:
-    with tiny_numbers_are_zero():
+    with flush_denormals():
         assert not has_tiny_numbers()
-        with tiny_numbers_are_zero():
+        with flush_denormals():
             pass
         assert not has_tiny_numbers()
     assert has_tiny_numbers()
@@ -63,7 +63,7 @@ def test_roles_in_processes_have_none() -> None:
 
 def test_averages_of_a_gradient_that_stays_away_end_at_zero() -> None:
     """What is too small to change anything must not slow down Adam for the rest of the run."""
-    with tiny_numbers_are_zero():
+    with flush_denormals():
         step = GradStep([nn.Parameter(torch.ones(1))], torch.tensor(1e-3))
         step.follow(torch.ones(1))
         for _ in range(1000):

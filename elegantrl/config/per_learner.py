@@ -11,7 +11,7 @@ from .fields import Section
 C = TypeVar("C", bound=Section)
 
 
-def share_of(config: C, num_learners: int, num_rows: int) -> C:
+def settings_per_learner(config: C, num_learners: int, num_rows: int) -> C:
     """An agent's settings for one of several learners; ``num_rows`` are those of a whole rollout.
 
     What is counted in environment steps stays: every learner counts the steps of all.
