@@ -1,1 +1,1 @@
-"""Everything a run leaves on disk: commits, logs and trained policies."""
+"""The files of a run: commits, logs and trained policies."""

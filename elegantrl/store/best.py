@@ -1,4 +1,4 @@
-"""``best.safetensors``: the best policy of a run, with all that is needed to build it. Nothing is unpickled."""
+"""``best.safetensors``: the best policy of a run, with everything needed to build it. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BEST_FILE, ACTOR_FILE = "best.safetensors", "actor.pth"
 
 
 class BestFile:
-    """Writes the best policy so far, so that a run that dies later still leaves it; commits hold it too."""
+    """Writes the best policy so far, so that it survives if the run dies later; commits hold it too."""
 
     def __init__(self, folder: Path, spec: PolicySpec, env_spec: EnvSpec, side: SideFiles) -> None:
         self.folder, self.spec, self._side = folder, spec, side
@@ -39,7 +39,7 @@ class BestFile:
 
 
 def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec, Units]:
-    """The policy in a run folder, one that is named by import path only if the user allows it, and its units."""
+    """The policy in a run folder, and its units; a policy named by import path only if the user allows it."""
     path = folder / BEST_FILE
 
     def check(shapes: Shapes, about: Mapping[str, str]) -> None:
@@ -58,14 +58,14 @@ def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec, Uni
         units = units_from(about, tensors, folder)
     except (Refused, CheckpointError):
         raise
-    except Exception as error:  # a description from anywhere: whatever the constructor trips over, the file is unusable
+    except Exception as error:  # an untrusted description: after any error of the constructor the file is unusable
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path} does not hold a policy of this version: {reason:.300}") from None
     return policy.requires_grad_(False), spec, units
 
 
 def units_from(about: Mapping[str, str], tensors: Mapping[str, Tensor], folder: Path) -> Units:
-    """The units of the environment; a choice that is observed becomes as many numbers, so a layer must be as wide."""
+    """The units of the environment; an observed choice becomes one-hot, so a layer must be as wide as its options."""
     shown = parse_json(about["spaces"].encode(), "its description")["observation"]
     widest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
     if shown is not None and shown["kind"] == "discrete" and shown["n"] > widest:

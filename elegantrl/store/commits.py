@@ -2,7 +2,7 @@
 
     run_dir/.lock                      pid@host of the writer; the kernel frees it when that process dies
     run_dir/commits/c-000000081920/    one commit: manifest.json, and per part <part>.safetensors and <part>.json
-    run_dir/commits/.tmp-<uuid>/       a commit being written or removed; readers never look at it
+    run_dir/commits/.tmp-<uuid>/       a commit being written or removed; readers ignore it
 
 A commit exists once its folder has its final name: everything in it, the manifest last, is on disk before the rename.
 """
@@ -75,7 +75,7 @@ class Store:
             raise ConfigError(f"keep={keep} would leave no commit to resume from; the minimum is 1")
         self.run_dir = Path(run_dir)
         self.skipped: list[str] = []
-        """Why ``latest_valid`` passed over newer commits, one sentence each."""
+        """Why ``latest_valid`` skipped newer commits, one sentence each."""
         self._folder = self.run_dir / "commits"
         self._keep = keep
         self._lock = FolderLock(self.run_dir)
@@ -86,7 +86,7 @@ class Store:
     # ---- one writer
 
     def lock(self) -> None:
-        """Become the only writer of the folder, and remove what a writer that died left half done."""
+        """Become the only writer of the folder, and remove incomplete files of a writer that died."""
         if self._lock.is_held:
             return
         try:
@@ -97,11 +97,11 @@ class Store:
             raise storage_error("locking", error, self.run_dir, 0) from error
 
     def close(self) -> None:
-        """Let another process write."""
+        """Release the lock, so that another process can write."""
         self._lock.release()
 
     def _verify_lock(self) -> None:
-        """Refuse to write beside another run, which is possible once ``.lock`` was removed."""
+        """Refuse to write at the same time as another run, which can happen after ``.lock`` was removed."""
         try:
             was_missing = self._lock.verify()
         except OSError as error:
@@ -113,7 +113,7 @@ class Store:
                 raise ConfigError(f"another run wrote {newest} to {self.run_dir}; this run ends without another commit")
 
     def _remove_leftovers(self) -> None:
-        """Remove temporary files by exactly the names this package gives them; all others are the user's."""
+        """Remove temporary files with the exact names of this package; all other files are the user's."""
         uuid_hex = "[0-9a-f]{32}"
         for folder, prefix in ((self._folder, ".tmp-"), (self.run_dir, TEMPORARY)):
             for path in folder.iterdir():
@@ -139,7 +139,7 @@ class Store:
         return open_commit(self._folder / commit_id)
 
     def latest_valid(self, check: Callable[[Commit], None] = lambda commit: None) -> Commit | None:
-        """The newest commit that is whole and that ``check`` does not refuse; None if there is no commit at all."""
+        """The newest complete commit that ``check`` does not refuse; None if there is no commit at all."""
         self.skipped = []
         self._scanned = True
         ids = self.ids()
@@ -161,10 +161,10 @@ class Store:
     # ---- writing
 
     def commit(self, step: int, parts: Mapping[str, State], info: Mapping[str, Any]) -> str:
-        """Write ``parts`` as the commit of ``step`` and return its id once it would survive a power cut.
+        """Write ``parts`` as the commit of ``step``; return its id when it would survive a power failure.
 
-        A commit of this step that is already there and valid is returned as it is. ``info`` is what a reader wants to
-        know before it loads: config hash, exactness, versions.
+        If a valid commit of this step exists, it is returned unchanged. ``info`` is for readers before they load the
+        parts: config hash, exactness, versions.
         """
         self.lock()
         if not self._scanned:
@@ -223,11 +223,11 @@ class Store:
         for commit_id in usable[: -self._keep]:
             try:
                 self._remove(commit_id)
-            except OSError as error:  # the new commit is safe; an old one too many does no harm
+            except OSError as error:  # the new commit is safe; an extra old one does no harm
                 log.warning("cannot remove old commit %s: %s", commit_id, error.strerror)
 
     def _remove(self, commit_id: str) -> None:
-        """Take the name away first: a folder that is half removed must not look like a commit."""
+        """Rename first: a folder that is partly removed must not look like a commit."""
         trash = self._new_tmp()
         os.rename(self._folder / commit_id, trash)
         try:

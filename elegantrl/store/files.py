@@ -1,4 +1,4 @@
-"""Reading and writing single files: whole or not at all, regular files only, never more bytes than expected."""
+"""Reading and writing single files: atomic, regular files only, never more bytes than expected."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 from ..errors import CheckpointError, StorageError
 
-JSON_LIMIT = 16 << 20  # a hostile file of this size still parses into less than half a gigabyte
+JSON_LIMIT = 16 << 20  # a hostile file of this size takes less than half a gigabyte when parsed
 TEMPORARY = ".tmp-elegantrl-"
-"""How the name of a file begins that is being written; a writer removes those that a dead one left behind."""
+"""Prefix of a file that is being written; a writer removes such files of a writer that died."""
 
 
 # ---- reading
 
 
 def open_regular(path: Path, follow_links: bool = False) -> io.BufferedReader:
-    """Open a file that is neither a device nor a pipe, which could block for ever, nor a link unless they are followed.
+    """Open a regular file; no device or pipe, which could block for ever, and no link unless ``follow_links``.
 
-    The kind is checked on the open file, so that nothing can be exchanged between the check and the opening.
+    The kind is checked on the open file, so that the file cannot be exchanged between check and opening.
     """
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (0 if follow_links else _NO_LINKS))
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -34,7 +34,7 @@ def open_regular(path: Path, follow_links: bool = False) -> io.BufferedReader:
     return os.fdopen(fd, "rb")
 
 
-_NO_LINKS: int = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag, and links there need a privilege
+_NO_LINKS: int = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag; creating links there needs a privilege
 
 
 def read_regular(path: Path, limit: int, follow_links: bool = True) -> bytes:
@@ -44,7 +44,7 @@ def read_regular(path: Path, limit: int, follow_links: bool = True) -> bytes:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise CheckpointError(f"{path.name} has {size} bytes, the limit is {limit}")
-            data = file.read(limit + 1)  # a file may grow, and files of the kernel say that they are empty
+            data = file.read(limit + 1)  # a file may grow, and files of the kernel report a size of 0
     except OSError as error:
         raise CheckpointError(unreadable(error)) from error
     if len(data) > limit:
@@ -62,7 +62,7 @@ def unreadable(error: OSError) -> str:
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``: after a crash at any moment it holds the old bytes or the new ones."""
+    """Replace ``path`` by ``data``: after a crash at any time it holds the old bytes or the new ones."""
     path = Path(path)
     tmp = path.with_name(TEMPORARY + uuid.uuid4().hex)
     try:

@@ -19,7 +19,7 @@ NAME = ".lock"
 
 
 class FolderLock:
-    """The exclusive right to write to a run folder. ``.lock`` holds pid@host of the process that has it."""
+    """The exclusive right to write to a run folder. ``.lock`` holds pid@host of the process that holds it."""
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / NAME
@@ -30,13 +30,13 @@ class FolderLock:
         return self._fd is not None
 
     def acquire(self) -> None:
-        """Take the lock, or raise a ``ConfigError`` that names the process which has it."""
+        """Take the lock, or raise a ``ConfigError`` that names the process that holds it."""
         self._fd = self._open(0)
 
     def verify(self) -> bool:
-        """Make sure that the lock file on disk is the one that is held. True if it was missing and was made again.
+        """Check that the lock file on disk is the one that is held; returns True if it was missing and was made again.
 
-        A lock belongs to a file and not to its name: once ``.lock`` is removed, another run can make one of its own.
+        A lock belongs to a file and not to its name: after ``.lock`` is removed, another run can create a new one.
         """
         if self._fd is None or fcntl is None:
             return False
@@ -57,7 +57,7 @@ class FolderLock:
         return False
 
     def release(self) -> None:
-        """Let another process write."""
+        """Release the lock, so that another process can write."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -1,7 +1,7 @@
-"""Where the numbers of a run go besides its own files: TensorBoard, Weights & Biases, or a logger of the user's own.
+"""Loggers for the metrics of a run besides its own files: TensorBoard, Weights & Biases, or a user's logger.
 
-A logger is anything with the methods of ``MetricLogger``. ``find_logger`` finds it by its name here, or by an import
-path ``module:attribute`` of something to call with a ``LoggedRun``.
+A logger is an object with the methods of ``MetricLogger``. ``find_logger`` finds it by its name here, or by the import
+path ``module:attribute`` of a function of a ``LoggedRun``.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ Row = dict[str, float | int | str | None]
 
 
 class MetricLogger(Protocol):
-    """Takes rows of numbers. What it raises is reported once, and the run goes on without it."""
+    """Receives rows of metrics. Its first error is reported, and the run continues without it."""
 
     def log(self, row: Mapping[str, float | int | str | None], step: int) -> None:
-        """Take one row of the run at environment step ``step``; None is a number that was not finite."""
+        """Write one row of the run at environment step ``step``; None is a number that was not finite."""
 
     def flush(self) -> None:
-        """Make what was logged visible to readers; called after each evaluation."""
+        """Make logged rows visible to readers; called after each evaluation."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write buffered rows."""
 
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What a logger knows of its run."""
+    """The description of a run that its loggers get."""
 
     run_dir: Path
     resume_step: int = 0
-    """The step training continues from: what was logged after it belongs to work that is done again."""
+    """The step from which training continues: rows after it belong to work that is repeated."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """All settings, as ``config.yaml`` holds them."""
 
@@ -50,17 +50,17 @@ class LoggedRun:
 class TensorBoardLogger:
     """Event files in ``tensorboard/`` of the run folder.
 
-    They are written at once and by this thread. TensorBoard's own writer has a thread that dies with a traceback when
-    the disk is full or the folder was removed.
+    This thread writes them at once. TensorBoard's own writer has a thread that dies with a traceback when the disk is
+    full or the folder was removed.
     """
 
     def __init__(self, run: LoggedRun) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # imports that other runs are spared
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # slow imports, only needed here
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._summary, self._record_writer = Event, Summary, RecordWriter
-        # The viewer reads files in the order of their names, and hides what came before at or after the step of START.
+        # The viewer reads files in the order of their names; START hides earlier events at or after its step.
         name = f"events.out.tfevents.{time.time_ns() // 10**9}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
         self._path = run.run_dir / "tensorboard" / name
         self._first = [
@@ -96,7 +96,7 @@ _counter = itertools.count()
 
 
 class WandbLogger:
-    """A run of Weights & Biases; a resumed run folder continues it. Their variables, WANDB_MODE for one, hold."""
+    """A run of Weights & Biases; a resumed run folder continues it. Variables such as WANDB_MODE apply."""
 
     def __init__(self, run: LoggedRun) -> None:
         import wandb  # type: ignore[import-not-found, unused-ignore]
@@ -132,7 +132,7 @@ LOGGERS: dict[str, Callable[[LoggedRun], MetricLogger]] = {"tensorboard": Tensor
 
 
 def find_logger(name: str) -> Callable[[LoggedRun], MetricLogger]:
-    """What makes the logger called ``name``, or what the import path ``name`` leads to; an error if it cannot work."""
+    """The function that makes the logger ``name``, a name or an import path; an error if it cannot work."""
     if name == "wandb" and importlib.util.find_spec("wandb") is None:
         raise ConfigError("the logger 'wandb' needs wandb: pip install 'elegantrl[wandb]'")
     if name in LOGGERS:

@@ -1,4 +1,4 @@
-"""Reading one commit: a reader trusts only what its manifest names, with the size and the sha256 named there."""
+"""Reading one commit: a reader uses only files that the manifest lists, with the size and the sha256 given there."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MANIFEST_LIMIT = 1 << 20
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """The sha256 that a manifest holds of its other entries."""
+    """The sha256 of a manifest's other entries, which the manifest holds."""
     entries = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode("ascii")).hexdigest()
 
 
 def _open_listed(path: Path, size: int) -> io.BufferedReader:
-    """Open a file of a commit whose size is ``size`` and whose kind may be that large."""
+    """Open a file of a commit and check that it has ``size`` bytes, which its kind must allow."""
     if path.suffix == ".json" and size > JSON_LIMIT:
         raise CheckpointError(f"{path.name} has {size} bytes, the limit is {JSON_LIMIT}")
     file = open_regular(path)
@@ -95,7 +95,7 @@ class Commit:
         if entry is None:
             raise CheckpointError(f"{name} is not in {MANIFEST}")
         with _open_listed(self.path / name, entry["size"]) as file:
-            data = file.read(entry["size"] + 1)  # it may grow meanwhile
+            data = file.read(entry["size"] + 1)  # the file may grow meanwhile
         if hashlib.sha256(data).hexdigest() != entry["sha256"]:
             raise CheckpointError(f"{name} sha256 mismatch")
         return data

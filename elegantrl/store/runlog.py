@@ -1,6 +1,6 @@
-"""The numbers of a run, in files of its own and in the loggers it has.
+"""The metrics of a run, in files of its own and in its loggers.
 
-metrics.jsonl    one JSON object per row, appended; what plots and programs read
+metrics.jsonl    one JSON object per row, appended; for plots and other programs
 recorder.npy     float64 [rows, 6], one row per evaluation; columns as in ``RECORDER_COLUMNS``
 """
 
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Writes the numbers of one run. What cannot be written is reported once by ``side``, and the run goes on.
+    """Writes the metrics of one run. ``side`` reports the first failed write, and the run continues.
 
-    ``resume_step`` is the step training continues from, 0 for a new run: rows beyond it belong to work that was lost
-    and is done again, so they are dropped and the curve has no doubled part.
+    ``resume_step`` is the step from which training continues, 0 for a new run: rows beyond it belong to work that was
+    lost and is repeated, so they are dropped and no part of the curve is doubled.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RunLog:
         self._open(resume_step, resume_step)
 
     def rewind(self, step: int, unfinished: int | None = None) -> None:
-        """Drop what was written after ``step``, and evaluations from step ``unfinished`` on: both come again."""
+        """Drop rows after ``step``, and evaluations from step ``unfinished`` on: both will be written again."""
         self.close()
         self._open(step, step if unfinished is None else unfinished - 1)
 
@@ -78,12 +78,12 @@ class RunLog:
         self._each_logger(lambda logger: logger.log(numbers, step))
 
     def _append(self, line: bytes) -> None:
-        # Opened for each row: whatever happens to the file meanwhile, the next row is written to the one of this name.
+        # Opened for each row: if the file was replaced meanwhile, the next row goes to the new file.
         with (self.run_dir / METRICS).open("ab", buffering=0) as file:
             if self._torn:
                 line = b"\n" + line
             self._torn = True
-            self._torn = file.write(line) != len(line)  # a full disk may take a part
+            self._torn = file.write(line) != len(line)  # a full disk may accept only a part
             if self._torn:
                 raise OSError(f"{METRICS} took a part of a row; is the disk full?")
 
@@ -114,7 +114,7 @@ class RunLog:
 
 
 def read_metrics(run_dir: str | Path) -> list[Row]:
-    """The rows of ``metrics.jsonl``, without lines that a crash cut short; empty if there is no file."""
+    """The rows of ``metrics.jsonl``, without lines that a crash left incomplete; empty if there is no file."""
     return [row for _, row, _ in _parse_rows(Path(run_dir) / METRICS)]
 
 
@@ -177,12 +177,12 @@ def _read_recorder(run_dir: Path) -> list[np.ndarray[Any, np.dtype[np.float64]]]
             raise ValueError("it has another version of the format")
         shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)  # type: ignore[no-untyped-call]
         data = file.read()
-        # Compared before memory is taken: a header of a few bytes can name any size.
+        # Compared before memory is allocated: a header of a few bytes can declare any size.
         if dtype != np.float64 or by_column or len(shape) != 2 or shape[1] != len(RECORDER_COLUMNS):
             raise ValueError(f"it holds {dtype} {shape}")
         if math.prod(shape) * 8 != len(data):
             raise ValueError(f"it holds {len(data)} bytes for the shape {shape}")
         return list(np.frombuffer(data, np.float64).reshape(shape))
-    except Exception as error:  # damaged bytes: whatever the parser trips over
+    except Exception as error:  # damaged bytes: the parser may raise any error
         log.warning("%s is not a recorder file and is written anew: %s", path, error)
         return []

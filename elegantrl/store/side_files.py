@@ -1,4 +1,4 @@
-"""Files that a run can do without: metrics, pictures, the best policy, which every commit holds too."""
+"""Files that training does not need: metrics, plots, and the best policy, which every commit holds too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class SideFiles:
-    """Writes what training does not depend on. A write that fails is reported once per file; training goes on."""
+    """Writes files that training does not need. A failed write is reported once per file; training continues."""
 
     def __init__(self, notify: Callable[[str], None] = log.warning) -> None:
         self._notify = notify
@@ -21,9 +21,9 @@ class SideFiles:
         """Call ``write``, which writes the file ``name``; False if it failed."""
         try:
             write()
-        except ConfigError:  # not a matter of the disk: the user can and must put it right
+        except ConfigError:  # not an error of the disk: the user can and must correct it
             raise
-        except Exception as error:  # a full disk, a removed folder, or whatever a plotting or logging library raises
+        except Exception as error:  # a full disk, a removed folder, or any error of a plotting or logging library
             if name not in self._reported:
                 self._reported.add(name)
                 reason = str(error) if isinstance(error, ElegantRLError) else format_error(error)

@@ -1,4 +1,4 @@
-"""A state as tensors plus a JSON skeleton: what a commit stores, and nothing in it can carry code."""
+"""A state as tensors plus a JSON skeleton: the form that a commit stores, which cannot contain code."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DEPTH_LIMIT = 64
 def split_state(state: State) -> tuple[dict[str, Tensor], Any]:
     """The tensors of ``state`` by JSON pointer ("/policy/net.0.weight"), and the rest as plain JSON.
 
-    In the skeleton ``{"$tensor": pointer}`` stands for a tensor, ``{"$float": "nan"}`` and ``{"$int": "0x..."}`` for
-    numbers JSON cannot hold; a key that starts with "$" gets one more.
+    In the skeleton ``{"$tensor": pointer}`` represents a tensor, ``{"$float": "nan"}`` and ``{"$int": "0x..."}``
+    numbers that JSON cannot represent; a key that starts with "$" gets one more.
     """
     tensors: dict[str, Tensor] = {}
     return tensors, _encode(state, "", tensors)

@@ -1,4 +1,4 @@
-"""Files of tensors: safetensors, which cannot carry code, and a plain state dict for other programs to read."""
+"""Files of tensors: safetensors, which cannot contain code, and a plain state dict for other programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADER_LIMIT = 1 << 20
 
 
 def save_weights(path: str | Path, state_dict: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write one safetensors file, atomically, with ``metadata`` and a hash of all the rest of it in its header."""
+    """Write one safetensors file, atomically, with ``metadata`` and a hash of everything else in its header."""
     tensors = _plain(state_dict)
     data = safetensors.torch.save(tensors, dict(metadata))
     header = _read_header(io.BytesIO(data), Path(path).name)
@@ -40,8 +40,8 @@ def load_weights(
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a file that ``save_weights`` wrote.
 
-    ``check`` sees the shapes and the metadata before memory for the tensors is taken, and may refuse them. The hash
-    finds damage and careless edits; it is no signature, so a file is as trustworthy as the place it came from.
+    ``check`` gets the shapes and the metadata before memory for the tensors is allocated, and may refuse them. The hash
+    detects damage and edits by mistake; it is no signature, so a file is only as trustworthy as its source.
     """
     path = Path(path)
     try:
@@ -61,7 +61,7 @@ def load_weights(
 
 
 def _read_header(file: io.BufferedIOBase, name: str) -> dict[str, Any]:
-    """The header of a safetensors file that has the form and the size that this header says."""
+    """The header of a safetensors file, after checking that the file has the form and size that the header gives."""
     start = file.read(8)
     length = int.from_bytes(start, "little")
     if length > HEADER_LIMIT:
@@ -98,7 +98,7 @@ def save_actor_pth(path: str | Path, state_dict: Mapping[str, Tensor]) -> None:
 def parse_tensors(data: bytes, name: str) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = safetensors.torch.load(data)
-    except Exception as error:  # hostile bytes: whatever the parser trips over, the file is unusable
+    except Exception as error:  # hostile bytes: after any error of the parser the file is unusable
         raise CheckpointError(f"{name} is not a valid safetensors file: {error}") from error
     return tensors
 
@@ -107,7 +107,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file and wait until it is on disk."""
     try:
         safetensors.torch.save_file(_plain(tensors), path)
-    except SafetensorError as error:  # it reports a full disk as text
+    except SafetensorError as error:  # safetensors reports a full disk only as text
         code = errno.ENOSPC if "os error 28" in str(error) else errno.EIO
         raise OSError(code, os.strerror(code)) from error
     with path.open("rb") as file:
@@ -115,7 +115,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Dense CPU tensors that own their memory, as file formats want them; copies only where needed."""
+    """Dense CPU tensors that own their memory, as file formats need them; copied only if necessary."""
     plain: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():

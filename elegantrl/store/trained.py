@@ -1,4 +1,4 @@
-"""The policy that a run leaves behind, ready to act and to be evaluated."""
+"""The trained policy of a run, ready to act and to be evaluated."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class TrainedPolicy:
 
     @classmethod
     def load(cls, run_dir: str | Path, allow_import: bool = False) -> TrainedPolicy:
-        """From a run folder; nothing is unpickled, and code that the folder names by import path does not run unless
-        ``allow_import`` says that the folder is trusted."""
+        """Load from a run folder; nothing is unpickled, and code that the folder names by import path runs only with
+        ``allow_import``, for a trusted folder."""
         folder = Path(run_dir)
         if not folder.is_dir():
             raise CheckpointError(f"there is no run folder {folder}; check the path")
@@ -87,12 +87,12 @@ class TrainedPolicy:
         stochastic: bool = False,
         seed: int | torch.Generator | None = None,
     ) -> Any:
-        """What ``env.step`` takes for one observation of the environment, or for a batch of them.
+        """The action for ``env.step``, for one observation of the environment or a batch of them.
 
         It is the best known action; with ``stochastic`` a sample of the policy as it explored when it was saved, drawn
         from ``seed``, which is a number, a generator, or None for one stream of this object. ``carry`` is for policies
-        that know earlier steps: a dict, empty at the beginning of an episode, in which the policy keeps what it must
-        know at the next step. Without one each call begins anew.
+        with state: a dict, empty at the beginning of an episode, in which the policy keeps its state for the next
+        step. Without it each call starts from the initial state.
         """
         batch, num, single = self.units.encode(obs)
         memory = {} if carry is None else carry
@@ -118,8 +118,8 @@ class TrainedPolicy:
     def evaluate(self, episodes: int = 20, seed: int = 0, env: Any = None) -> Score:
         """Returns of ``episodes`` episodes without exploration.
 
-        ``env`` takes the place of the environment that the run folder names, which must be a registered one unless the
-        policy was loaded with ``allow_import``.
+        ``env`` replaces the environment that the run folder names, which must be a registered one unless the policy was
+        loaded with ``allow_import``.
         """
         source, kwargs = self.choose_env(env)
         vec_env = make_env(source, episodes, device="cpu", **kwargs)
@@ -135,7 +135,7 @@ class TrainedPolicy:
         return self.config.eval.env_id or self.config.env.id
 
     def choose_env(self, env: Any = None) -> tuple[Any, dict[str, Any]]:
-        """What to make an environment of, and with which arguments: those of the run if it is the run's environment."""
+        """The source of an environment and its arguments: those of the run if it is the run's environment."""
         if env is not None and env != self.env_id:
             return env, {}
         kwargs = self.config.eval.env_kwargs

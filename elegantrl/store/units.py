@@ -1,4 +1,4 @@
-"""From what an environment shows to what a policy sees, and from its actions to what ``env.step`` takes."""
+"""Converts raw observations to the inputs of a policy, and its outputs to actions for ``env.step``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Units:
         ActionCodec(name, self.action_space, 1)  # an error if actions of this kind are unknown
 
     def encode(self, obs: Any) -> tuple[Tree, int, bool]:
-        """Observations as the policy sees them [N, ...], N, and whether ``obs`` was a single one."""
+        """The policy's observations [N, ...], N, and whether ``obs`` was a single one."""
         if self._codec is None:
             return self._encode_tree(obs)
         kinds = "iu" if isinstance(self.observation_space, spaces.Discrete) else "fiub"
-        if not self._codec.is_plain:  # a tree is taken as a single observation
+        if not self._codec.is_plain:  # a tree is always a single observation
             frame = self._codec.empty(1)
             self._codec.put(frame, 0, obs)
             return self._codec.encode(frame, torch.from_numpy), 1, True
@@ -45,7 +45,7 @@ class Units:
         return torch.as_tensor(leaf.encode(np.array(batch, dtype=leaf.frame_dtype))), len(batch), single
 
     def _encode_tree(self, obs: Any) -> tuple[Tree, int, bool]:
-        """Observations of an environment made of tensors: the leaves a policy was built for."""
+        """Observations of a tensor environment, with the leaves that the policy was built for."""
         found: list[tuple[int, bool]] = []
 
         def encode(leaf: Leaf, part: Any) -> Tensor:

@@ -1,8 +1,8 @@
-"""What a run folder may ask for. A folder can come from anywhere, so nothing that it names is imported or called.
+"""Limits on run folders. A folder is untrusted, so no import path in it is imported or called.
 
-Registered names (agents, policies, Gymnasium ids, tensor environments) stand for code that is installed here. An import
-path names code of the folder's own choosing, ``os:system`` for example: it needs the user's word, on the command line,
-in Python, or by ``allow_import``.
+Registered names (agents, policies, Gymnasium ids, tensor environments) refer to installed code. An import path may
+refer to any code, ``os:system`` for example: it needs the user's permission, on the command line, in Python, or by
+``allow_import``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ GYMNASIUM_ONLY = {"additional_wrappers", "disable_env_checker", "entry_point", "
 def load_config(
     folder: Path, allow_import: bool = False, named: Collection[str] = (), agent_needed: bool = True
 ) -> RunConfig:
-    """The config a run folder was made with; an agent by import path only if the user allows or has ``named`` it.
+    """The config of a run folder; an agent by import path only if the user allows it or has ``named`` it.
 
-    To evaluate a policy its agent is not needed: ``RunConfig.from_dict`` says what is left out then.
+    To evaluate a policy its agent is not needed: see ``RunConfig.from_dict``.
     """
     try:
         text = read_regular(folder / CONFIG_FILE, 4 * MAX_CHARACTERS).decode("utf-8")
@@ -40,7 +40,7 @@ def load_config(
         return RunConfig.from_yaml(text, agent_needed)
     except Refused:
         raise
-    except Exception as error:  # a file from anywhere: whatever a setting trips over, the config is unusable
+    except Exception as error:  # an untrusted file: after any error of a setting the config is unusable
         reason = " ".join(str(error).split())
         raise CheckpointError(
             f"{folder}/{CONFIG_FILE} cannot be read ({reason:.300}); is {folder} a run folder?"
@@ -48,7 +48,7 @@ def load_config(
 
 
 class Refused(ConfigError):
-    """A folder names code by import path, and the user has not said that it may run."""
+    """A folder names code by import path, and the user has not allowed it."""
 
 
 def refusal(what: str, name: str, remedy: str) -> Refused:
@@ -81,7 +81,7 @@ def check_env_kwargs(kwargs: Mapping[str, Any], where: str) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether an argument holds numbers and words alone: no path of files and none of imports."""
+    """Whether an argument holds only numbers and words: no file path and no import path."""
     return all(re.fullmatch(r"([\w+-][\w .,+-]*)?", text) for text in _strings(value))
 
 
