@@ -1,4 +1,4 @@
-"""What learning curves are drawn with, on canvases of their own: a caller's matplotlib backend and styles stay."""
+"""Draws learning curves on separate canvases: the caller's matplotlib backend and styles stay unchanged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def draw_curve(axes: Axes, curve: Curve, colour: str, label: str | None, style: 
         return
     few = curve.steps.size <= 25
     axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.18, lw=0, zorder=2)
-    if curve.steps.size == 1:  # a band needs two points
+    if curve.steps.size == 1:  # a confidence band needs two points
         axes.vlines(curve.steps, curve.low, curve.high, color=colour, alpha=0.4, lw=3)
     marker = "o" if few else ""
     axes.plot(curve.steps, curve.mean, style, color=colour, lw=2, marker=marker, ms=4, label=label, zorder=3)
@@ -101,7 +101,7 @@ def finish_axes(figure: Figure, axes: Axes, target: float | None) -> None:
     if target is not None and math.isfinite(target):
         axes.axhline(target, color=GREY, lw=1, ls=(0, (5, 4)), zorder=1.5)
         axes.annotate(
-            f"target\n{plain_number(target)}",  # beside the axes, where no curve passes
+            f"target\n{plain_number(target)}",  # beside the axes, so that no curve crosses it
             (1, target),
             xycoords=("axes fraction", "data"),
             xytext=(4, 0),

@@ -24,7 +24,7 @@ from .runs import Run, group_runs, read_run
 
 
 def plot_run(run_dir: str | Path, out: str | Path | None = None) -> Path:
-    """Draw one run into ``out``, by default into its folder under the two documented names; return the path."""
+    """Plot one run to ``out``, by default to its folder under the two documented names; return the path."""
     run = read_run(run_dir)
     notes = [] if run.seed is None else [f"seed {run.seed}"]
     last = max([*run.evaluation.steps[-1:], *run.train_steps[-1:]], default=0)
@@ -44,7 +44,7 @@ def plot_run(run_dir: str | Path, out: str | Path | None = None) -> Path:
 
 
 def plot_runs(run_dirs: Sequence[str | Path], out: str | Path) -> Path:
-    """Draw many runs into ``out``, one curve for the runs that differ in the seed alone; return the path."""
+    """Plot many runs to ``out``, with one curve for runs that differ only in the seed; return the path."""
     if not run_dirs:
         raise ConfigError("there is no run to plot; name at least one run folder")
     runs = [read_run(run_dir) for run_dir in run_dirs]

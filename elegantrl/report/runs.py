@@ -1,4 +1,4 @@
-"""Run folders as curves: what their files say, which runs belong together, and several seeds as one curve."""
+"""Run folders as curves: reads their files, groups runs with equal settings, and combines seeds into one curve."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .statistics import Array, bootstrap_interval, interquartile_mean
 GRID_POINTS = 200
 MAX_NAME = 60
 NOT_COMPARED = ("train.seed", "train.device", "train.num_threads")
-"""Settings in which runs of one group may differ: the seed, and where the same computation runs."""
+"""Settings in which runs of one group may differ: the seed, the device and the number of threads."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Run:
     train_steps: Array
     train_return: Array
     settings: dict[str, Any] = field(default_factory=dict)
-    """What decides the numbers of the run, the seed aside, as ``section.name``."""
+    """The settings that determine the numbers of the run, without the seed, as ``section.name``."""
 
     @property
     def title(self) -> str:
@@ -57,7 +57,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The agent as people write it."""
+        """The name of the agent in its usual spelling."""
         return (self.agent or self.name).upper().replace("_", " ")
 
 
@@ -65,7 +65,7 @@ class Run:
 
 
 def read_run(run_dir: str | Path) -> Run:
-    """What ``metrics.jsonl``, ``summary.json`` and ``config.yaml`` say; what is missing stays empty."""
+    """The contents of ``metrics.jsonl``, ``summary.json`` and ``config.yaml``; missing values stay empty."""
     folder = Path(run_dir).resolve()
     if not folder.is_dir():
         raise ConfigError(f"{run_dir} is not a run folder")
@@ -107,7 +107,7 @@ def _number(value: Any) -> float:
 
 
 def _text(value: Any) -> str | None:
-    """A name as a label: short, printable, and without the dollar signs that matplotlib takes for formulas."""
+    """A name as a label: short, printable, and without dollar signs, which mark formulas in matplotlib."""
     if not isinstance(value, str):
         return None
     return "".join(c if c.isprintable() else "?" for c in value[:MAX_NAME]).replace("$", r"\$")
@@ -144,21 +144,21 @@ def _read_summary(folder: Path) -> Mapping[str, Any]:
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that decide the numbers, flat; of an agent that is unknown here all of agent and environment."""
+    """The settings that determine the numbers, flat; for an unknown agent all settings of agent and environment."""
     sections: Mapping[str, Any] = {name: _section(config, name) for name in ("agent", "env")}
     if ":" not in str(sections["agent"].get("name")):  # nothing that a folder names is imported
-        with contextlib.suppress(Exception):  # a config that this version does not take is compared as it is
+        with contextlib.suppress(Exception):  # a config that this version does not accept is compared unchanged
             sections = RunConfig.from_dict(config).identity()
     flat = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
     return {name: value for name, value in flat.items() if name not in NOT_COMPARED}
 
 
-# ---- which runs belong together
+# ---- groups of runs
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in the seed alone."""
+    """Runs that differ only in the seed."""
 
     runs: tuple[Run, ...]
     label: str
@@ -166,10 +166,10 @@ class Group:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Runs by their settings, in the order of their first run; only runs that differ in the seed alone are pooled."""
+    """Runs grouped by settings, in the order of their first run; only runs that differ only in the seed are pooled."""
     found: dict[str, list[Run]] = {}
     for run in runs:
-        # A folder without a config may belong with any other of its agent and environment.
+        # A folder without a config may belong to any group of its agent and environment.
         key = repr((run.title, sorted(run.settings.items(), key=lambda item: item[0])))
         found.setdefault(key, []).append(run)
     groups = list(found.values())
@@ -196,7 +196,7 @@ def _value(value: Any) -> str:
 def combine(curves: Sequence[Curve]) -> Curve:
     """The interquartile mean over seeds with a bootstrap band; a run that has ended keeps its last score.
 
-    Cutting at the shortest run instead would hide the end of all others wherever runs stop at their target.
+    Truncation at the shortest run would hide the ends of all others if runs stop at their target.
     """
     curves = [curve for curve in curves if curve.steps.size]
     if len(curves) < 2:

@@ -21,7 +21,7 @@ MAX_STEPS = 10_000
 
 
 class Video(NamedTuple):
-    """What was filmed."""
+    """A recorded episode."""
 
     path: Path
     num_frames: int
@@ -29,10 +29,10 @@ class Video(NamedTuple):
 
 
 def film_episode(policy: TrainedPolicy, path: Path, seed: int = 0, env: Any = None) -> Video:
-    """Play one episode from ``seed``, write it to ``path`` (.mp4 or .gif), and say what came of it."""
+    """Play one episode from ``seed``, write it to ``path`` (.mp4 or .gif), and return its results."""
     check_video_path(path)
     source, kwargs = policy.choose_env(env)
-    if not hasattr(source, "step"):  # an instance has its mode
+    if not hasattr(source, "step"):  # an instance has a fixed mode
         kwargs = {**kwargs, "render_mode": "rgb_array"}
     lanes = make_env(source, 1, **kwargs)
     try:
@@ -81,12 +81,12 @@ def _picture(env: Any) -> Any:
 
 @contextmanager
 def _open_writer(path: Path, fps: float) -> Iterator[Any]:
-    """A function that adds a frame. The file appears under its name once it is complete."""
+    """A function that adds a frame. The file gets its final name when it is complete."""
     import imageio.v2 as imageio
 
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_name(f".tmp-elegantrl-{uuid.uuid4().hex}{path.suffix.lower()}")
-    # Codecs want an even width and height; a GIF names the milliseconds of a frame instead of frames per second.
+    # Codecs need an even width and height; a GIF stores milliseconds per frame instead of frames per second.
     gif = path.suffix.lower() == ".gif"
     options: dict[str, Any] = {"duration": 1000 / fps, "loop": 0} if gif else {"fps": fps, "macro_block_size": 2}
     try:
