@@ -68,6 +68,10 @@ class GymVecEnv(VecEnv):
             spaces=describe_spaces(first.observation_space, first.action_space),
         )
         self._tensor = to_device(self.device)
+        self._name, self._num_envs = name, len(self.envs)
+        # Size and type of an observation that is written as it is; no type where it has parts or a mask.
+        leaf = self._obs.leaves[0]
+        self._plain_size, self._plain_dtype = leaf.size, leaf.raw_dtype if self._obs.is_plain else None
         self._step_fns = [env.step for env in self.envs]
         self._reset_fns = [seeded_reset(env) for env in self.envs]
         self._lane_states = [LaneState(env, name) for env in self.envs]
@@ -95,24 +99,20 @@ class GymVecEnv(VecEnv):
 
     def step(self, action: Tensor) -> Step:
         actions = self._action.decode(action)
-        num_envs = self.spec.num_envs
-        frame, reward = self._obs.empty(num_envs), np.empty(num_envs, dtype=np.float32)
-        name, is_plain, first_leaf = self.spec.name, self._obs.is_plain, self._obs.leaves[0]
-        rows, size, dtype = frame[0], first_leaf.size, first_leaf.raw_dtype
+        frame, reward = self._obs.empty(self._num_envs), np.empty(self._num_envs, dtype=np.float32)
+        rows, name, size, dtype = frame[0], self._name, self._plain_size, self._plain_dtype
         ended: dict[int, bool] = {}  # lane -> whether the MDP ended
-        result: Any
         for lane, step_fn in enumerate(self._step_fns):
             try:
                 result = step_fn(actions[lane])
-                if result.__class__ is not tuple or len(result) != 5:
-                    result = five_values(name, result)
-                obs, value, terminated, truncated, info = result
-                if not is_plain:
-                    self._put(frame, lane, obs, info, "step")
-                elif obs.__class__ is ndarray and obs.size == size and obs.dtype is dtype:
+                try:  # to unpack costs less than to look at the type and the length first
+                    obs, value, terminated, truncated, info = result
+                except (TypeError, ValueError):
+                    obs, value, terminated, truncated, info = five_values(name, result)
+                if obs.__class__ is ndarray and obs.dtype is dtype and obs.size == size:
                     rows[lane] = obs
-                else:  # NumPy would broadcast a smaller one
-                    rows[lane] = first_leaf.check(obs, "step")
+                else:
+                    self._put(frame, lane, obs, info, "step")
                 reward[lane] = value if value.__class__ in NUMBERS else as_number(name, value)
                 if terminated is not False or truncated is not False:
                     over, cut = as_flag(name, "terminated", terminated), as_flag(name, "truncated", truncated)
@@ -123,11 +123,12 @@ class GymVecEnv(VecEnv):
                 self._copy_lane(lane, frame)
                 reward[lane], ended[lane] = 0.0, False
         self._log.append(actions, reward)
-        next_obs = self._observe(frame)
-        tensor = self._tensor
+        tensor, no_lanes = self._tensor, self._no_lanes
+        self._frame = frame
+        next_obs = self._obs.encode(frame, tensor)
         if not ended:  # the common case, which needs no new flags
-            return Step(next_obs, tensor(reward), self._no_lanes, self._no_lanes, next_obs, self._take_faults())
-        terminated, truncated = np.zeros((2, num_envs), dtype=np.bool_)
+            return Step(next_obs, tensor(reward), no_lanes, no_lanes, next_obs, self._take_faults())
+        terminated, truncated = np.zeros((2, self._num_envs), dtype=np.bool_)
         for lane, over in ended.items():
             (terminated if over else truncated)[lane] = True
         obs = self._begin_next(list(ended))

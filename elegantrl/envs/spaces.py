@@ -37,6 +37,7 @@ class LeafCodec:
     def __init__(self, name: str, space: Any, path: str = ""):
         self.name, self.path = name, path
         self.raw_dtype: Any = space.dtype
+        """Of arrays that need no check but that of their size; None if the values are to be checked too."""
         self.shape: tuple[int, ...] = tuple(space.shape or ())
         self.frame_dtype: Any = np.float32
         self.encode: Callable[[Array], Array] = lambda frame: frame
@@ -51,7 +52,7 @@ class LeafCodec:
             sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec).astype(np.int64)
             self._low, self._high = np.asarray(space.start), np.asarray(space.start) + sizes.reshape(self.shape)
             self._first = np.concatenate([[0], np.cumsum(sizes)[:-1]])  # index of the first output of each choice
-            self.frame_dtype = np.int64
+            self.frame_dtype, self.raw_dtype = np.int64, None
             self.encode = self._one_hot
             self.leaf = Leaf((int(sizes.sum()),))
         else:
@@ -60,9 +61,6 @@ class LeafCodec:
                 f" MultiDiscrete or MultiBinary, or a Dict or Tuple of these; leave it out with a wrapper"
             )
         self.size = math.prod(self.shape)
-
-    def empty(self, num_envs: int) -> Array:
-        return np.empty((num_envs, *self.shape), dtype=self.frame_dtype)
 
     def check(self, obs: Any, source: str) -> Array:
         """``obs`` as an array, or an error that names what is wrong with it."""
@@ -128,13 +126,16 @@ class ObsCodec:
 
     def empty(self, num_envs: int) -> Frame:
         """A fresh frame to be filled with one raw observation per lane."""
-        frame = [leaf.empty(num_envs) for leaf in self.leaves]
+        frame = [np.empty((num_envs, *leaf.shape), dtype=leaf.frame_dtype) for leaf in self.leaves]
         if self._mask_size is not None:
             frame.append(np.ones((num_envs, self._mask_size), dtype=np.bool_))
         return frame
 
     def put(self, frame: Frame, lane: int, obs: Any, mask: Any = None, source: str = "step") -> None:
         """Write one observation into ``frame``; ``mask`` is used unless the observation holds one."""
+        if self.is_plain and source == "step":
+            frame[0][lane] = self.leaves[0].check(obs, source)  # NumPy alone would broadcast one that is too small
+            return
         if self._has_mask_key and isinstance(obs, dict):
             mask = obs.get(MASK_KEY)
             obs = obs.get(self._only_key) if self._only_key else obs
