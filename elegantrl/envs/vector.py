@@ -6,6 +6,7 @@ Axes: N environment lanes, O observation, A action.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from ..errors import CheckpointError, SpecError
+from ..imports import import_fast
 from ..rng import derive_seed
 from ..tree import Tree
 from ..types import EnvSpec, Leaf, State, Step
@@ -110,24 +112,10 @@ class _SameStepCartPole(CartPoleVectorEnv):
     state: Any
 
     def advance(self, action: Array) -> tuple[Array, Array]:
-        """Which lanes [N] ended and which ran out of time: ``step`` in half as many calls, with the same bits."""
-        state, change = self.state, np.empty_like(self.state)
-        change[::2] = state[1::2]  # position and angle move with their speeds
-        _, _, angle, spin = state
-        sin, cos = np.sin(angle), np.cos(angle)
-        push = (action * (2 * self.force_mag) - self.force_mag + self.polemass_length * np.square(spin) * sin) / (
-            self.total_mass
-        )
-        lever = self.length * (4 / 3 - self.masspole * np.square(cos) / self.total_mass)
-        spin_rate = np.divide(self.gravity * sin - cos * push, lever, out=change[3])
-        np.subtract(push, self.polemass_length * spin_rate * cos / self.total_mass, out=change[1])
-        change *= self.tau
-        change += state
-        self.state = change
-        self.steps += 1
-        terminated: Array = np.abs(change[0]) > self.x_threshold
-        terminated |= np.abs(change[2]) > self.theta_threshold_radians
-        return terminated, self.steps >= self.max_episode_steps
+        """Which lanes [N] ended and which ran out of time."""
+        _, _, terminated, truncated, _ = self.step(action)
+        self.prev_done[:] = False  # or the next step would reset these lanes
+        return terminated, truncated
 
     def restart(self, done: Array) -> None:
         self.state[:, done] = self.np_random.uniform(self.low, self.high, size=(4, np.count_nonzero(done)))
@@ -150,6 +138,8 @@ class VectorEntryEnv(VecEnv):
     ):
         self.device = torch.device(device)
         self.env = _SameStepCartPole(num_envs=num_envs, max_episode_steps=max_episode_steps)
+        fast = import_fast("vector")
+        self._advance = partial(fast.ADVANCE[CartPoleVectorEnv], self.env) if fast else self.env.advance
         self._action = ActionCodec(name, self.env.single_action_space, num_envs)
         self.spec = EnvSpec(
             name=name,
@@ -170,7 +160,7 @@ class VectorEntryEnv(VecEnv):
 
     def step(self, action: Tensor) -> Step:
         env, tensor = self.env, self._tensor
-        terminated, truncated = env.advance(self._action.decode(action))
+        terminated, truncated = self._advance(self._action.decode(action))
         next_obs = tensor(env.observe())
         done = terminated | truncated
         if not done.any():  # the flags need not be made anew

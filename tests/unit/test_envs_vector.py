@@ -124,3 +124,17 @@ def test_a_tutorial_instance_has_its_lanes() -> None:
 def test_training_in_a_tutorial_environment(run_quietly: Run, tmp_path: Path) -> None:
     run = run_quietly("ppo", Counter, run_dir=tmp_path, num_envs=3, horizon=8, max_steps=48)
     assert run.summary["env_steps"] == 48 and 3 <= run.best_return <= 4
+
+
+def test_cartpole_is_the_same_without_its_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = make_env("CartPole-v1", 4, max_episode_steps=30)
+    monkeypatch.setattr("elegantrl.envs.vector.import_fast", lambda _: None)
+    plain = make_env("CartPole-v1", 4, max_episode_steps=30)
+    assert torch.equal(fast.reset(3), plain.reset(3))
+    ended, generator = torch.zeros(2), torch.Generator().manual_seed(0)
+    for _ in range(300):
+        action = torch.randint(2, (4,), generator=generator)
+        step, expected = fast.step(action), plain.step(action)
+        assert all(torch.equal(x, y) for x, y in zip(step[:5], expected[:5], strict=True))
+        ended += torch.stack([step.terminated.sum(), step.truncated.sum()])
+    assert ended.all(), "both kinds of end were met"
