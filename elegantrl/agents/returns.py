@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..imports import import_fast
+
 
 def gae(
     reward: Tensor,
@@ -62,6 +64,9 @@ def vtrace(
 @torch.no_grad()
 def discounted_sum(term: Tensor, decay: Tensor) -> Tensor:
     """x_t = term_t + decay_t * x_{t+1}, from the last row backwards; nothing flows back through it."""
+    fast = import_fast("returns")
+    if fast and term.device.type == "cpu":
+        return fast.discounted_sum(term, decay)  # type: ignore[no-any-return]
     total = term.clone()
     row, factor = total.unbind(), decay.unbind()
     for t in reversed(range(len(row) - 1)):

@@ -199,3 +199,13 @@ def test_vtrace_advantage_without_weight_is_what_the_ratio_is_multiplied_to() ->
     same_target, plain = vtrace(*args, weigh_advantage=False)
     assert torch.equal(target, same_target)
     torch.testing.assert_close(weighed, log_ratio.exp().clamp(max=1) * plain)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (40, 1), (7, 5), (6, 2, 3)])
+def test_the_recursion_is_the_same_without_its_accelerator(monkeypatch: pytest.MonkeyPatch, shape: tuple[int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    term, decay = torch.randn(shape, generator=generator), torch.rand(shape, generator=generator)
+    before = term.clone()
+    fast = discounted_sum(term, decay)
+    monkeypatch.setattr("elegantrl.agents.returns.import_fast", lambda _: None)
+    assert torch.equal(fast, discounted_sum(term, decay)) and torch.equal(term, before)
