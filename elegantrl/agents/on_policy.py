@@ -93,7 +93,6 @@ class AgentOnPolicy(Agent):
         rows = self.targets(batch)
         if isinstance(self.value, ScaledValueNet):
             self.value.observe(self.averaging.mean(rows.value_target), self.averaging.variance(rows.value_target))
-        metrics: Metrics = {}
         for _ in range(self.config.num_epochs):
             epoch: list[Metrics] = []
             for part in self.minibatches(rows):
@@ -101,11 +100,11 @@ class AgentOnPolicy(Agent):
                 if self.may_stop():
                     epoch.append(metrics_of())
                 self.num_updates += 1
-            metrics = metrics_of() | {"loss/grad_norm": norm}
             if self.may_stop() and self.should_stop(epoch):
                 break
         if not is_first:  # after learning: the policy that acted had the statistics before this rollout
             self.observe(batch.obs)
+        metrics = metrics_of() | {"loss/grad_norm": norm}
         return Update(self.diagnose(metrics))  # of the last minibatch only: metrics of all would cost time
 
     def minibatches(self, rows: Batch) -> list[Batch]:

@@ -209,8 +209,12 @@ def in_numpy(policy: NetPolicy, num_rows: int) -> Callable[[Array], Array] | Non
     run = net_in_numpy(policy.net, num_rows)
     if run is None or not isinstance(policy.norm, ObsNorm):
         return run
-    norm = partial(_normalize, policy.norm.mean.numpy(), policy.norm.inv_std.numpy(), policy.norm.clip)
-    return partial(_run, [norm, run])
+    return partial(_run, [norm_in_numpy(policy.norm), run])
+
+
+def norm_in_numpy(norm: ObsNorm) -> Callable[[Array], Array]:
+    """``norm`` with its present buffers."""
+    return partial(_normalize, norm.mean.numpy(), norm.inv_std.numpy(), norm.clip)
 
 
 def net_in_numpy(net: Stack | Dueling, num_rows: int) -> Callable[[Array], Array] | None:
