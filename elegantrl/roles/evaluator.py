@@ -76,7 +76,9 @@ class Evaluator:
             total += reward * running
             ended = step.terminated | step.truncated
             running &= ~ended
-            obs, carry = step.obs, tree.where(ended, self.initial_carry, carry)
+            obs = step.obs
+            if self.initial_carry != ():
+                carry = tree.where(ended, self.initial_carry, carry)
         returns = tuple(total.tolist())
         if not all(map(math.isfinite, returns)):
             raise NonFinite(f"{self.env.spec.name} gave a non-finite reward during evaluation; fix the environment")
