@@ -1,6 +1,6 @@
 """Settings: how they are declared, merged, checked and written to a file.
 
-``fields`` is the lowest of these modules: agents declare their settings with it. The others know the agents.
+``fields`` is the lowest of these modules: agents declare their settings with it. The others import the agents.
 """
 
 from importlib import import_module

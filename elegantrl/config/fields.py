@@ -1,4 +1,4 @@
-"""How a setting is declared: frozen dataclasses whose fields know their limits and what they decide."""
+"""Declarations of settings: frozen dataclasses whose fields hold limits and other metadata."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Section:
     """A group of settings; construction checks every limit."""
 
     section: ClassVar[str]
-    """What the group is called in a config file and on the command line."""
+    """The name of the group in a config file and on the command line."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -85,7 +85,7 @@ class Section:
 
 
 LARGEST = 2**63
-"""No setting is as large: tensors count with numbers of 64 bits."""
+"""Settings must be smaller: the sizes of tensors are 64-bit integers."""
 
 
 def _within(value: Any, ge: float | None, gt: float | None, le: float | None, lt: float | None) -> bool:
@@ -105,12 +105,12 @@ def used_fields(kind: type[Section] | Section) -> list[Field[Any]]:
 
 
 def deciding_fields(section: Section) -> dict[str, Any]:
-    """The settings of a section that decide the numbers of a run."""
+    """The settings of a section that determine the numbers of a run."""
     return {f.name: getattr(section, f.name) for f in used_fields(section) if f.metadata.get("decides_numbers", True)}
 
 
 def check_effect(section: Section, names: Iterable[str]) -> None:
-    """Refuse the first of these settings that has no effect beside the others of its section."""
+    """Refuse the first of these settings that has no effect with the other settings of its section."""
     known = {f.name: f for f in fields(section)}
     for name in names:
         value = getattr(section, name)

@@ -1,4 +1,4 @@
-"""Names of settings: an unknown one is answered with the nearest known ones, also if it is another library's."""
+"""Names of settings: the error for an unknown name suggests known ones, also for names of other libraries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FOREIGN = {
     "eval_episodes": "eval.episodes",
     "save_freq": "checkpoint.interval",
 }
-"""What settings are called in other libraries, and here."""
+"""Names of settings in other libraries, and their names here."""
 
 
 def check_names(data: Mapping[str, object], known: Iterable[str], prefix: str = "") -> None:
@@ -53,7 +53,7 @@ def check_names(data: Mapping[str, object], known: Iterable[str], prefix: str = 
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'x'?``; names may have a section in front, and a name without one may stand for several."""
+    """``did you mean 'x'?``; names may begin with a section, and a name without one may match several."""
     known = list(known)
     section, _, word = name.rpartition(".")
     same = sorted(option for option in known if option.rpartition(".")[2] == word)
@@ -63,7 +63,7 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
     ours = [option for option in known if foreign and matches(option, FOREIGN[foreign[0]])]
     if ours:
         return _did_you_mean(ours)
-    # What follows the section decides: all flags of a section look alike to a measure of whole names.
+    # Only the part after the section is compared: all flags of a section have similar whole names.
     near = did_you_mean(word, {option.rpartition(".")[2] for option in known})
     if not near.startswith("did you mean"):
         return near

@@ -14,7 +14,7 @@ C = TypeVar("C", bound=Section)
 def settings_per_learner(config: C, num_learners: int, num_rows: int) -> C:
     """An agent's settings for one of several learners; ``num_rows`` are those of a whole rollout.
 
-    What is counted in environment steps stays: every learner counts the steps of all.
+    Settings in environment steps stay the same: every learner counts the steps of all.
     """
     if num_learners <= 1:
         return config
@@ -24,7 +24,7 @@ def settings_per_learner(config: C, num_learners: int, num_rows: int) -> C:
         share[name] = max(1, values[name] // num_learners)
     if "batch_size" in values:
         size = values["batch_size"]
-        is_whole = "buffer_size" not in values and size >= num_rows  # a rollout in one batch: each has all of its rows
+        is_whole = "buffer_size" not in values and size >= num_rows  # one batch per rollout: all rows of each learner
         if size % num_learners and not is_whole:
             less = size - size % num_learners
             sizes = " or ".join(str(n) for n in (less, less + num_learners) if n)

@@ -12,7 +12,7 @@ import yaml
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Settings by section, and a phrase that says where they come from."""
+    """Settings by section, and a phrase that names their source."""
 
     name: str
     sections: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""From a few settings to a complete config: built-in defaults, then tuned settings, then what the caller says."""
+"""Completes a config: built-in defaults, then tuned settings, then the caller's settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sections import SECTIONS
 from .structure import build_section, expect_mapping
 
 Overrides = Mapping[str, Mapping[str, Any]]
-"""What a caller says, by section."""
+"""The caller's settings, by section."""
 
 SHORT = {
     "num_envs": ("env", "num_envs"),
@@ -74,7 +74,7 @@ def resolve_sections(agent: str | type[Agent], env: str, overrides: Overrides | 
 
 
 def _merged(tuned: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, the caller's values first; keyword arguments of an environment are merged name by name."""
+    """Both, with priority for the caller's values; keyword arguments of an environment are merged by name."""
     both = {**tuned, **said}
     for name in tuned.keys() & said.keys():
         if isinstance(tuned[name], Mapping) and isinstance(said[name], Mapping):
@@ -83,14 +83,14 @@ def _merged(tuned: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]
 
 
 def fitting_groups(num_groups: int | None, num_envs: int, num_workers: int, num_learners: int) -> int | None:
-    """The groups that tuned settings name, if they suit what the caller says; else one per worker."""
+    """The number of groups in the tuned settings, if it fits the caller's settings; else one per worker."""
     if num_groups is None or num_envs % num_groups or num_workers > num_groups or num_groups % max(1, num_learners):
         return None
     return num_groups
 
 
 def check_schedule(config: RunConfig) -> None:
-    """Refuse a run whose learning rate reaches zero long before its end: from there on it would learn nothing."""
+    """Refuse a run whose learning rate reaches zero long before its end: after that it would learn nothing."""
     agent, max_steps = config.agent, config.train.max_steps
     if agent.lr_schedule == "linear" and max_steps > agent.schedule_steps:
         raise ConfigError(
@@ -101,7 +101,7 @@ def check_schedule(config: RunConfig) -> None:
 
 
 def split_overrides(agent: str | type[Agent], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Flat keyword settings by section; what is no run setting must be one of the agent."""
+    """Flat keyword settings by section; a name that is no run setting must be a setting of the agent."""
     agent_names = [f.name for f in used_fields(find_agent(agent).config)]
     sections = ["agent", *SECTIONS]
     dotted = [f"{name}.{f.name}" for name in ("eval", "checkpoint") for f in used_fields(SECTIONS[name])]
@@ -118,9 +118,9 @@ def split_overrides(agent: str | type[Agent], settings: Mapping[str, Any]) -> di
 
 
 def env_name(env: Any) -> str:
-    """What to call an environment in the config: its id, the import path of its class or function, or ``<name>``.
+    """The name of an environment in the config: its id, the import path of its class or function, or ``<name>``.
 
-    Angle brackets mark what cannot be imported again: a lambda, a class inside a function.
+    Angle brackets mark a source that cannot be imported again: a lambda, a class inside a function.
     """
     if isinstance(env, str):
         return env

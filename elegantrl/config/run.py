@@ -1,7 +1,7 @@
 """The frozen description of a run: agent, environment, training, execution, evaluation, commits; YAML in and out.
 
-``RunConfig`` is the one source for the command line, the run folder and the documents. Its identity is what decides the
-numbers of a run, as the fields of its sections say; when to stop and where to write are not part of it.
+``RunConfig`` is the single source for the command line, the run folder and the documents. Its identity contains the
+settings that determine the numbers of a run, as its fields declare; stop conditions and paths are not part of it.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class RunConfig:
 
     @property
     def num_learners(self) -> int:
-        """The learners that share every batch; part of what decides the numbers."""
+        """The number of learners that divide every batch; part of the identity."""
         return max(1, self.execute.num_learners)
 
     @property
     def num_groups(self) -> int:
-        """The groups of environments, of equal size; part of what decides the numbers."""
+        """The number of groups of environments, of equal size; part of the identity."""
         return self.env.num_groups or self.execute.num_workers
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class RunConfig:
     def from_dict(cls, data: Mapping[str, Any], agent_needed: bool = True) -> RunConfig:
         """The inverse of ``to_dict``; unknown names and wrong types are errors that name the field.
 
-        Unless ``agent_needed``, an agent that is not registered here is not looked for: the config then holds only the
+        Unless ``agent_needed``, an agent that is not registered here is not imported: the config then holds only the
         settings that every agent has, which is enough to evaluate its policy.
         """
         check_names(data, ["agent", *SECTIONS])
@@ -105,10 +105,10 @@ class RunConfig:
         return cls.from_dict(expect_mapping(parse_yaml(text), "the config"), agent_needed)
 
     def identity(self) -> dict[str, dict[str, Any]]:
-        """What decides the numbers: two runs that share it can continue each other."""
+        """The settings that determine the numbers: a run can continue another run with the same identity."""
         data = {name: deciding_fields(getattr(self, name)) for name in ("agent", *SECTIONS)}
         data["agent"] = {"name": self.agent_name} | data["agent"]
-        # The effective numbers: a run with one group is the same whether the group was named or came with its worker.
+        # The effective numbers: one group is the same whether it was set or follows from the number of workers.
         data["env"]["num_groups"] = self.num_groups
         data["execute"]["num_learners"] = self.num_learners
         return {name: _same_numbers(values) for name, values in data.items() if values}
@@ -118,7 +118,7 @@ class RunConfig:
 
 
 def _same_numbers(value: Any) -> Any:
-    """Plain data in which 1.0 and 1, and a tuple and a list, are one and the same."""
+    """Plain data in which 1.0 equals 1, and a tuple equals a list."""
     if isinstance(value, Mapping):
         return {name: _same_numbers(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

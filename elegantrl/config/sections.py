@@ -1,6 +1,6 @@
 """The settings of a run that are not the agent's, in sections: environment, training, execution, evaluation, commits.
 
-The docstring of a field is its help text on the command line; the class of a section is what flags are made from.
+The docstring of a field is its help text on the command line; flags are made from the class of a section.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NamedValues = Annotated[dict[str, Any], tyro.conf.arg(metavar="NAME=VALUE ...")]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvConfig(Section):
-    """What to learn in."""
+    """The environment of training."""
 
     section: ClassVar[str] = "env"
 
@@ -42,14 +42,14 @@ class EnvConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig(Section):
-    """How long, on what and from which seed to train."""
+    """Length, device and seed of training."""
 
     section: ClassVar[str] = "train"
 
     seed: int = setting(0, ge=0)
-    """One number fixes everything random."""
+    """Seed of all random streams."""
     device: str = "cpu"
-    """Where to learn: cpu, cuda, cuda:1."""
+    """Device of the learner: cpu, cuda, cuda:1."""
     max_steps: int = setting(100_000, ge=1, decides_numbers=False)
     """Stop after this many environment steps, counted over all environments."""
     max_seconds: float | None = setting(None, gt=0.0, decides_numbers=False)
@@ -59,13 +59,13 @@ class TrainConfig(Section):
     patience: int | None = setting(None, ge=1, decides_numbers=False)
     """Stop when this many evaluations in a row fall clearly below the best one."""
     num_threads: int = setting(1, ge=1)
-    """Torch threads of each process; more than one rarely pays and may cost a factor of 50. The number of threads
+    """Torch threads of each process; more than one is rarely faster and may be 50 times slower. The number of threads
     changes the order of sums, hence the results."""
     gradients: Literal["auto", "autograd", "compiled"] = "auto"
-    """How losses are differentiated: `auto` takes the fastest known way for the agent and the device, `autograd` is
-    torch's own, `compiled` is autograd through torch.compile. The ways agree up to rounding."""
+    """How losses are differentiated: `auto` uses the fastest known method for the agent and the device, `autograd` is
+    torch's own, `compiled` is autograd through torch.compile. The results agree up to rounding."""
     loggers: tuple[str, ...] = setting(("tensorboard",), decides_numbers=False)
-    """Where metrics go besides metrics.jsonl: `tensorboard`, `wandb`, or `module:attribute` of your own."""
+    """Loggers of metrics besides metrics.jsonl: `tensorboard`, `wandb`, or `module:attribute` of your own."""
     init_from: str | None = None
     """Folder of an earlier run whose networks this run starts with; everything else is new."""
 
@@ -77,23 +77,22 @@ class TrainConfig(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecuteConfig(Section):
-    """Where the roles run; with the same groups of environments only lag and more than one learner change results."""
+    """Processes of roles; with the same groups of environments only lag and more than one learner change results."""
 
     section: ClassVar[str] = "execute"
 
     executor: str = setting("auto", decides_numbers=False)
-    """Act and evaluate in this process (`inline`), or in processes of their own (`process`); `auto` picks what suits
-    the environment and the machine; an import path `package.module:Class` names an executor of yours."""
+    """Act and evaluate in this process (`inline`), or in processes of their own (`process`); `auto` chooses by the
+    environment and the machine; an import path `package.module:Class` names an executor of your own."""
     num_workers: int = setting(1, ge=1, decides_numbers=False)
     """Workers among which the groups of environments are divided."""
     num_learners: int = setting(0, ge=0)
-    """0: learn in the process that supervises; R: learners in R processes of their own, which average their
-    gradients."""
+    """0: learn in the supervisor's process; R: learners in R processes of their own, which average their gradients."""
     core_helper: Literal["auto", "on", "off"] = setting("auto", decides_numbers=False)
     """A process on a second core that computes half of each update of SAC on a CPU, which changes no result; `auto`
-    starts it if the layout is picked too and it pays."""
+    starts it if the layout is chosen automatically too and it is faster."""
     max_lag: int = setting(0, ge=0)
-    """Updates by which acting may be behind learning; above 0 workers act while the learner learns."""
+    """Updates by which acting may lag behind learning; above 0 workers act while the learner learns."""
     sync_frac: float = setting(1.0, gt=0.0, le=1.0)
     """Fraction of the workers that the learner waits for; below 1 results depend on timing."""
     role_timeout: float | None = setting(None, gt=0.0, decides_numbers=False)
@@ -102,9 +101,9 @@ class ExecuteConfig(Section):
     max_worker_memory: float | None = setting(None, gt=0.0, decides_numbers=False)
     """Megabytes; a worker process that has grown beyond them is replaced, which changes no result."""
     max_restarts: int = setting(10, ge=0, decides_numbers=False)
-    """Restarts of processes, and likewise faults of environments, within 10 minutes before the run gives up."""
+    """Maximum number of process restarts, and of environment faults, within 10 minutes; one more ends the run."""
     on_nonfinite: Literal["reject", "stop"] = setting("reject", decides_numbers=False)
-    """At a NaN or infinity from an environment, take other steps in place of the fragment, or stop the run."""
+    """At a NaN or infinity from an environment, replace the fragment by further steps, or stop the run."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -130,7 +129,7 @@ class EvalConfig(Section):
     episodes: int = setting(20, ge=1, decides_numbers=False)
     """Episodes per evaluation."""
     max_episode_steps: int = setting(100_000, ge=1, decides_numbers=False)
-    """Steps after which an evaluation counts what an endless episode has collected."""
+    """Maximum number of steps of an evaluation episode; the return so far counts."""
     env_id: str | None = setting(None, decides_numbers=False)
     """Environment to evaluate in; None: the one of training."""
     env_kwargs: NamedValues = field(default_factory=dict, metadata={"decides_numbers": False})
@@ -163,7 +162,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def check_kwargs(name: str, kwargs: dict[str, Any]) -> None:
-    """Refuse what is a setting of its own, and what a config file cannot hold."""
+    """Refuse arguments that are settings of their own, and values that a config file cannot hold."""
     for key in {"num_envs", "device"} & kwargs.keys():
         raise ConfigError(f"{name} has {key!r}, which is a setting of its own; use --{key.replace('_', '-')}")
     try:

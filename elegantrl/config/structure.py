@@ -1,4 +1,4 @@
-"""Sections from plain data and back, with one sentence for the first thing that is wrong."""
+"""Converts sections from plain data and back, with one sentence for the first error."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def plain_section(section: Section) -> dict[str, Any]:
 
 
 def _without_unused(kind: type[Section], data: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting that this class does not use is ignored at its default, as files of other versions hold it."""
+    """``data`` without unused settings at their defaults, which files of other versions may hold."""
     ignored = {name: f.default for name, f in kind.__dataclass_fields__.items() if f.metadata.get("unused")}
     return {name: value for name, value in data.items() if name not in ignored or value != ignored[name]}
 
@@ -83,7 +83,7 @@ def _first_error(group: cattrs.ClassValidationError, kind: type[Section], data: 
 
 
 def _describe(kind: Any) -> str:
-    """A type as a user would say it."""
+    """A type as readable text."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     words = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "text"}

@@ -1,4 +1,4 @@
-"""YAML as plain data, within limits that no settings file reaches and a hostile one cannot pass."""
+"""YAML as plain data, within limits that no ordinary settings file reaches and that stop a hostile one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import ConfigError
 MAX_CHARACTERS = 256 << 10
 MAX_DEPTH = 20
 MAX_VALUES = 20_000
-"""Values after every alias is replaced by what it stands for: nested aliases grow exponentially."""
+"""Maximum number of values after all aliases are expanded: nested aliases grow exponentially."""
 
 
 def parse_yaml(text: str) -> Any:
