@@ -1,7 +1,7 @@
 """The names that documents of the public ElegantRL use, on top of this library; docs/migration.md lists them.
 
-Nothing of the library imports this package. To add a name, add its line to ``names.NAMES``; to show it under a
-documented module path too, add it to ``paths.PATHS``.
+The library never imports this package. To add a name, add its line to ``names.NAMES``; to export it from a documented
+module path too, add it to ``paths.PATHS``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..errors import did_you_mean
 from .names import LATER, NAMES
 
 __all__ = [name for name, module in NAMES.items() if module not in ("nets", "demo", "gym")]
-"""What ``elegantrl`` exports of these names; the others are found under their documented module paths."""
+"""The names that ``elegantrl`` exports; the others are found under their documented module paths."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The documented agent classes: settings of a run, an agent that is driven by hand, a trained agent from a folder."""
+"""The documented agent classes: settings of a run, an agent driven by a script, a trained agent from a folder."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from .translate import Translation, place_of
 BY_HAND = {
     "explore_env", "explore_one_env", "explore_vec_env", "update_net", "get_obj_critic_raw", "get_obj_critic_per",
 }  # fmt: skip
-"""Documented methods with which a script trains an agent by hand."""
+"""Documented methods with which a script trains an agent step by step."""
 
 INNER = {
     "explore_action", "update_objectives", "get_advantages", "get_cumulative_rewards", "get_obj_critic",
     "optimizer_backward", "optimizer_backward_amp", "soft_update",
 }  # fmt: skip
-"""Documented methods that a core agent has under no name of its own."""
+"""Documented methods that have no counterpart in a core agent."""
 
 
 class DocumentedAgent(Settings):
     """An agent as documents use it.
 
-    Given to a ``Config`` it contributes its algorithm and its settings. By hand it explores with ``explore_env`` and
-    learns with ``update_net``; its networks are built when they are first needed, so that the environment may say what
-    kind of actions there are.
+    As an argument of ``Config`` it contributes its algorithm and its settings. A script can also call ``explore_env``
+    and ``update_net`` itself; the networks are built when they are first needed, so that the environment can determine
+    the kind of actions.
     """
 
     algorithm: ClassVar[str]
@@ -62,14 +62,14 @@ class DocumentedAgent(Settings):
             self.net_dims = net_dims
 
     def __init_subclass__(cls) -> None:
-        """Settings in the body of a subclass are settings like any other."""
+        """Treat and check attributes in the body of a subclass as settings."""
         own = {n: v for n, v in vars(cls).items() if not n.startswith("_") and not hasattr(DocumentedAgent, n)}
         own = {n: v for n, v in own.items() if n not in DocumentedAgent.__annotations__}
         settings = {n: v for n, v in own.items() if not callable(v) and not isinstance(v, property)}
         checked = Settings()
         checked._values.update(cls.class_settings)
         for name, value in settings.items():
-            setattr(checked, name, value)  # with the checks of any setting
+            setattr(checked, name, value)  # checks the setting
             delattr(cls, name)
         cls.class_settings = checked._values
 
@@ -94,7 +94,7 @@ class DocumentedAgent(Settings):
             raise ConfigError(f"{cls.__name__}.{min(ignored)} would never be called; {cls._remedy()}")
 
     def init(self, net_dim: int, state_dim: int, action_dim: int, gpu_id: int = -1, **settings: Any) -> None:
-        """Say what the agent is for; networks of an earlier ``init`` are dropped."""
+        """Set sizes and settings; networks of an earlier ``init`` are dropped."""
         self._dims, self._gpu_id, self._by_hand = (state_dim, action_dim), gpu_id, None
         self.net_dim = net_dim
         for name, value in settings.items():
@@ -103,14 +103,14 @@ class DocumentedAgent(Settings):
     # ---- by hand
 
     def explore_env(self, env: Any, horizon_len: int, if_random: bool = False) -> Explored:
-        """``horizon_len`` steps of every environment in ``env``, from where the last call ended."""
+        """``horizon_len`` steps of every environment in ``env``; continues where the last call ended."""
         built = self._built(env)
         return self._core(built.vec.spec).explore(built, int(horizon_len), if_random)
 
     explore_one_env = explore_vec_env = explore_env
 
     def update_net(self, buffer: Any) -> tuple[float, float]:
-        """Learn from a ``ReplayBuffer``, on-policy agents from a rollout; the critic's loss and the actor's."""
+        """Learn from a ``ReplayBuffer``, on-policy agents from a rollout; returns the critic's and the actor's loss."""
         with torch.enable_grad():
             return self._core().update(buffer)
 
@@ -132,7 +132,7 @@ class DocumentedAgent(Settings):
 
     @property
     def last_state(self) -> Tensor | None:
-        """The states from which the next exploration goes on; assigning them has no effect."""
+        """The states from which the next exploration continues; assigning them has no effect."""
         return None if self._by_hand is None else self._by_hand.last_state
 
     @last_state.setter
@@ -150,11 +150,11 @@ class DocumentedAgent(Settings):
         device = next(core.agent.policy.parameters()).device
         with torch.no_grad():
             action = self.act(x.reshape(-1, core.spec.obs_dim).to(device)).cpu().numpy()
-        # [()] turns a lone choice into a number.
+        # [()] turns a single choice into a number.
         return action if x.dim() > 1 else action[0][()]
 
     def save_or_load_agent(self, cwd: str | Path, if_save: bool) -> None:
-        """Save this agent in ``cwd``, or load what was saved there by hand or by a run."""
+        """Save this agent in ``cwd``, or load an agent that a script or a run saved there."""
         folder = Path(cwd)
         if if_save:
             self._core().save(folder)
@@ -164,7 +164,7 @@ class DocumentedAgent(Settings):
             self._load_run(TrainedPolicy.load(folder), folder)
 
     def _load_run(self, trained: TrainedPolicy, folder: Path) -> None:
-        """The best policy of a run; the critic starts anew."""
+        """Load the best policy of a run; the critic is new."""
         name, config = trained.config.agent_name, trained.config.agent
         if find_agent(name).agent is not find_agent(self.algorithm).agent:
             raise CheckpointError(
@@ -194,7 +194,7 @@ class DocumentedAgent(Settings):
         return self._by_hand
 
     def _spec(self) -> EnvSpec:
-        """What is known of the environment without having seen it."""
+        """The specification of the environment, from the settings alone."""
         state_dim, action_dim = self._dims
         if state_dim is None or action_dim is None:
             raise ConfigError(
@@ -221,7 +221,7 @@ class DocumentedAgent(Settings):
         values = self._values
         if config is None:
             mine = {n: v for n, v in values.items() if n not in FIELDS or is_of_agent(self.algorithm, n)}
-            mine.pop("horizon_len", None)  # explore_env is told
+            mine.pop("horizon_len", None)  # an argument of explore_env
             config = Translation(self, spec.name, mine, spec).resolve().agent
         seed = int(values.get("random_seed", 0))
         return ByHand(name or self.algorithm, config, spec, torch.device(device_of(self._gpu_id)), seed)

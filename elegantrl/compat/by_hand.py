@@ -1,4 +1,4 @@
-"""A core agent outside a run: it explores and learns when a script says so.
+"""A core agent outside a run: a script calls its exploration and its updates.
 
 Axes: T rollout steps, N environments.
 """
@@ -28,14 +28,14 @@ STATE_FILE = "agent.safetensors"
 
 
 class ByHand:
-    """An agent of the core with what a run would add to it: an actor in an environment, counters, random streams."""
+    """A core agent with the objects that a run would add: an actor in an environment, counters, random streams."""
 
     def __init__(self, name: str, config: AgentConfig, spec: EnvSpec, device: torch.device, seed: int):
         self.agent: Agent = build_agent(find_agent(name), spec, config, device, seed)
         self.config, self.spec, self.seed = config, spec, seed
         self.sampler = torch_stream(seed, "replay", device=device)
         self.steps = 0
-        """Steps that were explored with the policy, rather than at random."""
+        """Steps that were explored with the policy, without random ones."""
         self.last: Explored | None = None
         self._actor: GroupActor | None = None
         self._env: tuple[BuiltEnv, int] | None = None
@@ -49,7 +49,7 @@ class ByHand:
     # ---- exploring
 
     def explore(self, env: BuiltEnv, horizon: int, at_random: bool) -> Explored:
-        """``horizon`` steps of every environment, from where the last call ended."""
+        """``horizon`` steps of every environment; continues where the last call ended."""
         self._check_fits(env)
         self._schedule(at_random)
         weights = Weights(self.agent.num_updates, self.agent.policy.to_flat())
@@ -84,13 +84,13 @@ class ByHand:
 
     @property
     def last_state(self) -> Tensor | None:
-        """The states [N, O] from which the next exploration goes on."""
+        """The states [N, O] from which the next exploration continues."""
         return None if self._actor is None else self._actor.obs
 
     # ---- learning
 
     def update(self, buffer: Any) -> tuple[float, float]:
-        """Learn from a rollout or a replay buffer; the critic's and the actor's loss of the last update."""
+        """Learn from a rollout or a replay buffer; returns the critic's and the actor's loss of the last update."""
         metrics = self._learn_from_replay(buffer) if self.agent.memory == "replay" else self._learn_from_rollout(buffer)
         self._schedule()
         return tuple(_first(metrics, names) for names in (CRITIC_LOSSES, ACTOR_LOSSES))  # type: ignore[return-value]
@@ -146,7 +146,7 @@ class ByHand:
     # ---- files
 
     def save(self, cwd: Path) -> None:
-        """All that learning depends on, and the policy alone under its documented name."""
+        """Save everything that learning depends on, and the policy alone under its documented name."""
         cwd.mkdir(parents=True, exist_ok=True)
         tensors, skeleton = split_state({"agent": self.agent.training_state(), "steps": self.steps})
         save_weights(cwd / STATE_FILE, tensors, {"skeleton": json.dumps(skeleton)})

@@ -1,6 +1,6 @@
 """``Config``, also called ``Arguments``: agent, environment and settings of a run, as the documents write them.
 
-A setting that is not made keeps the value tuned for this agent and environment; one that is made counts.
+A setting that is not set has the value tuned for this agent and environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .translate import Sections, Translation, hidden_of, place_of
 
 
 class Config(Settings):
-    """Agent, environment and settings of a run. Arguments are told apart by what they are, not by where they stand."""
+    """Agent, environment and settings of a run. Arguments are distinguished by type, not by position."""
 
     def __init__(
         self, agent_class: Any = None, env_class: Any = None, env_args: Any = None, *,
@@ -44,7 +44,7 @@ class Config(Settings):
             if thing is not None:
                 self._take(thing)
         if self._env is not None:
-            self._build()  # an environment that cannot be made is reported where it is named
+            self._build()  # reports an environment that cannot be made at once
 
     def _take(self, thing: Any) -> None:
         kinds = {"agent": as_agent(thing), "env_args": thing if isinstance(thing, Mapping) else None}
@@ -108,7 +108,7 @@ class Config(Settings):
         self._env_args, self._built = dict(value), None
 
     def _build(self) -> BuiltEnv:
-        """The environment with one lane, as training will see it."""
+        """The environment with one lane, as training will use it."""
         if self._env is None:
             raise ConfigError("this Config has no environment; give it one, as in Config(AgentPPO, 'CartPole-v1')")
         if self._built is None:
@@ -145,7 +145,7 @@ class Config(Settings):
         return self._tuned(name)
 
     def _tuned(self, name: str) -> Any:
-        """What this agent and environment get if nothing is set."""
+        """The value of a setting for this agent and environment if nothing is set."""
         place = place_of(self.agent.algorithm, name)
         if place is None:
             raise UnknownField(f"{name} has no meaning for {self.agent_class.__name__}")
@@ -160,7 +160,7 @@ class Config(Settings):
 
     @property
     def lanes_are_chosen(self) -> bool:
-        """Whether the caller asked for a number of environments; 1 in ``env_args`` counts as not asked."""
+        """Whether the caller set a number of environments; 1 in ``env_args`` counts as not set."""
         return "num_envs" in self._values or self._origin.num_envs > 1
 
     @property
@@ -178,11 +178,11 @@ class Config(Settings):
     # ---- the run
 
     def print(self) -> None:
-        """Show the run that this describes."""
+        """Print the config of the run."""
         print(self.run_config().to_yaml())
 
     def run_config(self) -> RunConfig:
-        """The frozen config of the run that this describes."""
+        """The frozen config of the run."""
         self.agent.check_trainable()
         values = self._values | self.agent._values
         translation = Translation(self.agent, self._origin.name, values, self)
@@ -195,7 +195,7 @@ class Config(Settings):
         if self.if_off_policy and flag is not None:
             sections["agent"]["prioritized"] = bool(flag)
         if not self.if_off_policy and flag is False:
-            sections["agent"]["gae_lambda"] = 1.0  # without GAE an advantage is the whole return minus the value
+            sections["agent"]["gae_lambda"] = 1.0  # without GAE an advantage is the full return minus the value
         target = float("inf") if values.get("if_allow_break") is False else self.target_return
         sections["train"]["target_return"] = target
         ids = self._learner_ids(values)
@@ -209,7 +209,7 @@ class Config(Settings):
             sections.setdefault("eval", {}).update(env_id=there.name, env_kwargs=plain_kwargs(there))
 
     def _learner_ids(self, values: dict[str, Any]) -> list[int]:
-        """The GPU of each learner, -1 for the CPU; empty where nothing is said."""
+        """The GPU of each learner, -1 for the CPU; empty if not set."""
         given = values.get("learner_gpu_ids", ())
         groups = [given] if isinstance(given, int) else list(given)
         if len(groups) > 1 and not all(isinstance(group, int) for group in groups):
@@ -231,7 +231,7 @@ class Config(Settings):
         return ids
 
     def _eval_origin(self) -> Origin | None:
-        """Where evaluation happens, if not in the environment of training."""
+        """The environment of evaluation, if it is not that of training."""
         values = self._values | self.agent._values
         env, args = values.get("eval_env_class"), values.get("eval_env_args")
         if env is None and args is None:
@@ -245,7 +245,7 @@ class Config(Settings):
         return None if same else there
 
     def sources(self) -> tuple[Any, Any]:
-        """What the core makes environments of: those of training, and those of evaluation if they are others."""
+        """The sources of the environments of training, and of evaluation if those are different."""
         there = self._eval_origin()
         return source_of(self._origin), None if there is None else source_of(there)
 
@@ -259,7 +259,7 @@ def plain_kwargs(origin: Origin) -> dict[str, Any]:
 
 
 def source_of(origin: Origin) -> Any:
-    """What the core makes environments of; arguments that no file can hold are bound to it."""
+    """The source from which the core makes environments; arguments that no file can hold are bound to it."""
     return origin.source if _is_plain(origin.kwargs) else partial(make_env, origin.source, **origin.kwargs)
 
 

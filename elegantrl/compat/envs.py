@@ -1,7 +1,7 @@
-"""Environments as the documents use them: built from anything, described by attributes, stepped the old way.
+"""Environments as the documents use them: from any source, described by attributes, with the older ``step``.
 
-``reset()`` returns the state alone and ``step(action)`` returns ``(state, reward, done, info)``; a cut by a time limit
-is ``done`` with ``info["TimeLimit.truncated"]``. Continuous actions mean [-1, 1].
+``reset()`` returns the state alone and ``step(action)`` returns ``(state, reward, done, info)``; a truncation by a time
+limit is ``done`` with ``info["TimeLimit.truncated"]``. Continuous actions are in [-1, 1].
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ OLD_IDS |= {
 
 MEASURED = ("max_step", "state_dim", "action_dim", "if_discrete")
 DESCRIPTION = {"env_name", "id", "env_num", "num_envs", "target_return", "if_print", *MEASURED}
-"""Keys of ``env_args`` that describe an environment and are no arguments of its constructor."""
+"""Keys of ``env_args`` that describe an environment and are not arguments of its constructor."""
 
 DEFAULT_MAX_STEP = 12345
 
 
 def current_id(env_id: str) -> str:
-    """The id under which a documented environment exists today."""
+    """The current id of a documented environment."""
     if env_id not in OLD_IDS:
         return env_id
     warnings.warn(f"{env_id} is retired; {OLD_IDS[env_id]} takes its place", UserWarning, stacklevel=3)
@@ -58,27 +58,27 @@ def device_of(gpu_id: int) -> str:
 
 
 def kwargs_filter(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``kwargs`` that ``function`` names as parameters."""
+    """The items of ``kwargs`` that are parameters of ``function``."""
     names = inspect.signature(function).parameters
     return {name: value for name, value in kwargs.items() if name in names}
 
 
-# ---- where an environment comes from
+# ---- sources of environments
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """All it takes to make an environment again."""
+    """Everything needed to make an environment again."""
 
-    source: Any  # what make_env takes
+    source: Any  # the argument of make_env
     name: str
     kwargs: dict[str, Any] = field(default_factory=dict)
-    claims: dict[str, Any] = field(default_factory=dict)  # what env_args say of it
-    num_envs: int = 1  # 1 stands for: not specified
+    claims: dict[str, Any] = field(default_factory=dict)  # the description in env_args
+    num_envs: int = 1  # 1 means: not specified
 
 
 def origin_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Origin:
-    """Where ``env`` comes from, be it an id, a class, a function or an instance; nothing given is changed."""
+    """The origin of ``env``, which is an id, a class, a function or an instance; arguments are not changed."""
     args = dict(env_args or {})
     claims = {name: value for name, value in args.items() if name in DESCRIPTION}
     lanes = int(args.get("num_envs", args.get("env_num", 1)))
@@ -121,7 +121,7 @@ def _is_gym_make(thing: Any) -> bool:
 
 
 def _arguments(factory: Callable[..., Any], args: dict[str, Any]) -> dict[str, Any]:
-    """What of ``args`` goes to ``factory``; only a description may stay behind."""
+    """The part of ``args`` for ``factory``; the rest must be keys of ``DESCRIPTION``."""
     parameters = inspect.signature(factory).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in args:
@@ -133,7 +133,7 @@ def _arguments(factory: Callable[..., Any], args: dict[str, Any]) -> dict[str, A
 
 
 def _maker(factory: Any) -> Callable[..., Any]:
-    """``factory`` for the core: what it makes gets spaces if it has none."""
+    """``factory`` for the core: environments without spaces get them."""
     makes_lanes = bool(kwargs_filter(factory, {"num_envs": 1, "env_num": 1}))
     if makes_lanes or (isinstance(factory, type) and issubclass(factory, VecEnv)):
         made: Callable[..., Any] = factory
@@ -142,7 +142,7 @@ def _maker(factory: Any) -> Callable[..., Any]:
 
 
 class _Maker:
-    """A class and not a function within one, so that it can be sent to other processes."""
+    """A class and not a nested function, so that it can be sent to other processes."""
 
     def __init__(self, factory: Any):
         self.factory, self.__name__ = factory, getattr(factory, "__name__", "environment")
@@ -152,18 +152,18 @@ class _Maker:
 
 
 def with_spaces(env: Any) -> Any:
-    """``env`` itself, or behind spaces if it has only the documented attributes."""
+    """``env`` itself, or a wrapper with spaces if it has only the documented attributes."""
     if isinstance(env, VecEnv) or hasattr(env, "action_space"):
         return env
     name = type(env).__name__
     if missing := [a for a in ("state_dim", "action_dim", "if_discrete") if not hasattr(env, a)]:
         raise SpecError(f"environment {name!r} has neither an action_space nor the attribute {missing[0]}; add one")
-    # An environment that steps several lanes itself is one for the core's adapter.
+    # The core has an adapter for environments that step several lanes themselves.
     return env if (num_lanes(env) or 1) > 1 else _WithSpaces(env)
 
 
 class _WithSpaces:
-    """An environment described by ``state_dim``, ``action_dim`` and ``if_discrete``; ``max_step`` cuts its episodes."""
+    """An environment described by ``state_dim``, ``action_dim`` and ``if_discrete``, truncated after ``max_step``."""
 
     def __init__(self, env: Any) -> None:
         self.unwrapped = env
@@ -191,11 +191,11 @@ class _WithSpaces:
         return state, reward, terminated, cut or self._elapsed >= self.max_step, info
 
 
-# ---- what build_env returns
+# ---- results of build_env
 
 
 class BuiltEnv:
-    """The documented attributes of an environment; the two ways of stepping it are subclasses."""
+    """The documented attributes of an environment; subclasses implement ``step`` for one lane and for many."""
 
     def __init__(self, origin: Origin, num_envs: int = 1, device: str = "cpu") -> None:
         self.vec = make_env(origin.source, num_envs, device=device, **origin.kwargs)
@@ -212,7 +212,7 @@ class BuiltEnv:
         targets = (origin.claims.get("target_return"), getattr(raw, "target_return", None), spec.target_return)
         self.target_return = next((t for t in targets if t is not None and math.isfinite(t)), None)
         self.num_uses = 0
-        """Resets and steps that a caller took by hand; an agent that explores here looks at it."""
+        """Resets and steps that the caller took; an agent that explores here detects them by this counter."""
         self._num_resets = 0
         self._running = False
         self._drew_nothing = False
@@ -226,7 +226,7 @@ class BuiltEnv:
                 )
 
     def _reset(self, seed: int | None) -> Tensor:
-        """Each reset has a seed of its own, so episodes differ and a script repeats."""
+        """Each reset has a seed of its own, so episodes differ and a script is reproducible."""
         self._num_resets += 1
         self.num_uses += 1
         self._running = True
@@ -267,7 +267,7 @@ class BuiltSingleEnv(BuiltEnv):
 
 
 class BuiltVecEnv(BuiltEnv):
-    """Many environments, tensors in and out; lanes that end begin anew by themselves."""
+    """Many environments, tensors in and out; lanes that end are reset automatically."""
 
     def reset(self, seed: int | None = None) -> Tensor:
         return self._reset(seed)
@@ -309,7 +309,7 @@ def build_env(env_class: Any, env_args: Mapping[str, Any] | None = None, gpu_id:
 
 
 def get_gym_env_args(env: Any, if_print: bool) -> dict[str, Any]:
-    """``env_args`` for an environment: what ``Config`` and ``build_env`` take, and what its attributes would be."""
+    """``env_args`` of an environment, for ``Config`` and ``build_env``: its documented attributes as a dict."""
     built = env if isinstance(env, BuiltEnv) else build_env(env)
     names = ("env_name", "num_envs", *MEASURED, "target_return")
     env_args = {name: getattr(built, name) for name in names}

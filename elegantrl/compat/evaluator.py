@@ -16,7 +16,7 @@ from ..store.tensors import save_actor_pth
 from .envs import BuiltEnv, BuiltSingleEnv, build_env
 
 EVAL_TIMES = 8
-"""Episodes per evaluation where no settings are given."""
+"""Episodes per evaluation if no settings are given."""
 
 
 class Evaluator:
@@ -40,7 +40,7 @@ class Evaluator:
     def evaluate_and_save(
         self, actor: Any, steps: int, exp_r: float = 0.0, logging_tuple: tuple[float, ...] = ()
     ) -> bool:
-        """Score ``actor`` after ``steps`` further steps; whether the mean return reaches the target.
+        """Score ``actor`` after ``steps`` further steps; returns whether the mean return reaches the target.
 
         ``logging_tuple`` begins with the critic's loss and the actor's, as ``update_net`` returns them.
         """
@@ -84,7 +84,7 @@ class Evaluator:
         plot_run(self.cwd)
 
     def save_or_load_recoder(self, if_save: bool) -> None:
-        """Saving happens at every evaluation; loading goes on with the counters of an earlier script."""
+        """Load the counters of an earlier script; every evaluation saves them without this call."""
         path = Path(self.cwd) / "recorder.npy"
         if if_save or not path.exists():
             return

@@ -1,4 +1,4 @@
-"""The documented settings: what each becomes in a ``RunConfig``, its older names, and the class that holds them."""
+"""The documented settings: their places in a ``RunConfig``, their older names, and the class that holds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UnknownField(ConfigError, AttributeError):
 
 
 Convert = Callable[[Any, Any], Any]
-"""From a value and the ``Config`` it was set on to a value."""
+"""A function of a value and the ``Config`` it was set on that returns the value here."""
 
 
 def _same(value: Any, _: Any) -> Any:
@@ -24,7 +24,7 @@ def _same(value: Any, _: Any) -> Any:
 
 
 class Field(NamedTuple):
-    """Where a documented setting lives here: the first of ``paths`` that the agent at hand has."""
+    """The place of a documented setting here: the first of ``paths`` that the agent has."""
 
     paths: tuple[str, ...]
     to_ours: Convert = _same
@@ -40,7 +40,7 @@ def _steps(value: Any, _: Any) -> Any:
 
 
 def _split_horizon(steps: int, args: Any) -> int:
-    # The documents count the steps of one environment, so a rollout keeps its size on any number of lanes.
+    # The documents count the steps of one environment, so a rollout has the same size on any number of lanes.
     return steps if args.lanes_are_chosen else math.ceil(steps / args.num_envs)
 
 
@@ -104,7 +104,7 @@ HANDLED: dict[str, Any] = {
     "eval_env_class": None,
     "eval_env_args": None,
 }
-"""What ``Config`` acts upon itself, with the value that counts where it is not set."""
+"""Settings that ``Config`` itself uses, with their defaults."""
 
 UNUSED: dict[str, Any] = {
     "if_build_vec_env": True,
@@ -117,7 +117,7 @@ UNUSED: dict[str, Any] = {
     "eval_times2": None,
     "eval_record_step": 0,
 }
-"""Accepted without effect, since a run does as much without being asked; docs/migration.md says how."""
+"""Accepted without effect, since a run does the same by default; see docs/migration.md."""
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "lambda_fit_cum_r": (0, "critics learn from temporal differences alone"),
@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "ensemble_gap": (None, "there is no tournament in this interface"),
     "save_dir": (None, "there is no tournament in this interface; a run's folder is cwd"),
 }
-"""The one value that is accepted, and why there is no other."""
+"""The only accepted value, and the reason."""
 
 ALIASES = {
     "target_step": "horizon_len",
@@ -149,7 +149,7 @@ NAMES = {*FIELDS, *HANDLED, *UNUSED, *REFUSED, *ALIASES}
 def field_name(name: str, others: Set[str] = frozenset()) -> str:
     """The canonical name of a documented setting; ``others`` are further names worth suggesting."""
     if name not in NAMES:
-        # The likeliest slip is the order of words, as in clip_ratio, which letters do not show.
+        # The most likely mistake is the order of words, as in clip_ratio, which a comparison of letters misses.
         swapped = [known for known in NAMES if sorted(known.split("_")) == sorted(name.split("_"))]
         hint = f"did you mean {swapped[0]!r}?" if swapped else did_you_mean(name, NAMES | others)
         raise UnknownField(f"there is no setting {name}; {hint}")
@@ -157,7 +157,7 @@ def field_name(name: str, others: Set[str] = frozenset()) -> str:
 
 
 class Settings:
-    """Attributes by documented name: aliases resolve, a misspelt name is an error, what is unset has no value here."""
+    """Attributes by documented name: aliases are resolved, a misspelt name is an error, unset names have no value."""
 
     _values: dict[str, Any]
 
@@ -171,7 +171,7 @@ class Settings:
             self._put(field_name(name, self._properties()), value)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # copying and unpickling ask before there are values
+        if name.startswith("_"):  # copying and unpickling read attributes before there are values
             raise AttributeError(name)
         name = field_name(name, self._properties())
         return self._values[name] if name in self._values else self._unset(name)
@@ -181,10 +181,10 @@ class Settings:
             accepted, reason = REFUSED[name]
             if value != accepted:
                 raise ConfigError(f"{name}={value!r} is not available: {reason}; remove the line")
-        # The width given last counts, whichever way it is given.
+        # The width that is set last counts, under either name.
         for rival in {"net_dim": ("net_dims",), "net_dims": ("net_dim", "num_layer")}.get(name, ()):
             self._values.pop(rival, None)
-        if value is None:  # what the documents write for "choose yourself"
+        if value is None:  # means "choose automatically" in the documents
             self._values.pop(name, None)
         else:
             self._values[name] = value

@@ -11,7 +11,7 @@ from ..store.untrusted import load_config
 
 
 def fresh_folder(name: str, reuse: bool) -> str:
-    """``./name``, or with a number where that folder holds a run and ``reuse`` is off."""
+    """``./name``, or with a number if that folder holds a run and ``reuse`` is off."""
     name = name.replace("/", "-").replace(":", "-")
     path, taken = Path(name), 1
     while not reuse and (path / "config.yaml").exists():
@@ -21,7 +21,7 @@ def fresh_folder(name: str, reuse: bool) -> str:
 
 
 def open_folder(folder: Path, continue_train: bool, if_remove: bool | None) -> bool:
-    """Whether to continue the run in ``folder``; the folder is deleted only where ``if_remove`` is True."""
+    """Whether to continue the run in ``folder``; the folder is deleted only if ``if_remove`` is True."""
     if continue_train and if_remove:
         raise ConfigError("continue_train and if_remove contradict each other; set one of them")
     if not (folder / "config.yaml").exists():
@@ -37,7 +37,7 @@ def open_folder(folder: Path, continue_train: bool, if_remove: bool | None) -> b
 
 def remove_run(folder: Path) -> None:
     """Delete a run folder, if it is one of this library, unused, and does not hold the working folder."""
-    load_config(folder)  # an error unless the folder is one of ours
+    load_config(folder)  # an error unless the folder is one of this library
     if Path.cwd().is_relative_to(folder.resolve()):
         raise ConfigError(f"if_remove would delete {folder.resolve()}, which holds the working folder; set another cwd")
     store = Store(folder)

@@ -1,6 +1,6 @@
 """``gym`` as documents use it after a star import: Gymnasium, with retired ids and ``logger.set_level``.
 
-Only star imports of documented modules bring this module. A script's own ``import gym`` stays what it is.
+Only star imports of documented modules import this module. A script's own ``import gym`` is not affected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .envs import current_id
 
 
 def make(id: Any, *args: Any, **kwargs: Any) -> Any:
-    """``gymnasium.make``; a retired id leads to its successor with a warning."""
+    """``gymnasium.make``; a retired id makes its successor, with a warning."""
     return gymnasium.make(current_id(id) if isinstance(id, str) else id, *args, **kwargs)
 
 

@@ -8,11 +8,11 @@ from ..errors import ConfigError
 
 
 class NoIsaac(ConfigError, ImportError):
-    """For Python a module that is missing, for the user an environment that cannot be had."""
+    """An ImportError for Python, and a ConfigError for the user: the environment is not available."""
 
 
 class IsaacVecEnv:
-    """Can be imported and named; making one says why it cannot be had."""
+    """Can be imported and named; the constructor raises the reason why it is not available."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> NoReturn:
         raise NoIsaac(

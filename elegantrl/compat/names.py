@@ -25,7 +25,7 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "AgentReSACHtermK": ("sac", {"h_term": True}),
     "AgentDDPGHterm": ("ddpg", {"h_term": True}),
 }
-"""Documented name -> registered agent and the settings that the name stands for."""
+"""Documented name -> registered agent and the settings that the name implies."""
 
 CONFIG = ("Arguments", "Config", "build_env", "get_gym_env_args", "kwargs_filter")
 
@@ -84,4 +84,4 @@ LATER = {name: f"{name} is not available in this version of elegantrl" for name 
     name: f"{name} is not available: train_and_evaluate_mp(args) starts the processes of a run by itself"
     for name in PROCESSES
 }
-"""Documented names that do not work here, each with the sentence that says so."""
+"""Documented names that are not supported here, each with its error message."""

@@ -30,7 +30,7 @@ class PolicyNet(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         action, _ = self.policy.act(state, self.policy.initial_carry(len(state)))
-        # A normal policy may leave the range, which environments clip.
+        # Actions of a normal policy may leave the range; environments clip them.
         return action.clamp(-1, 1) if action.is_floating_point() else action
 
     def get_action(self, state: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class PolicyNet(nn.Module):
         return self.policy.explore(state, self.policy.initial_carry(len(state)), draw).action
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """That of the policy, as ``actor.pth`` has it."""
+        """The state dict of the policy, as in ``actor.pth``."""
         return self.policy.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
@@ -54,14 +54,14 @@ class Actor(PolicyNet):
 
 
 class ActorSAC(PolicyNet):
-    """A normal behind tanh (SAC)."""
+    """tanh of a normal (SAC)."""
 
     def __init__(self, net_dims: Sequence[int], state_dim: int, action_dim: int):
         super().__init__(SquashedPolicy(Leaf((state_dim,)), ActionSpec(dim=action_dim), NetSpec(tuple(net_dims))))
 
 
 class ActorPPO(PolicyNet):
-    """A normal with a standard deviation of its own (PPO, A2C)."""
+    """A normal whose standard deviation does not depend on the state (PPO, A2C)."""
 
     def __init__(self, net_dims: Sequence[int], state_dim: int, action_dim: int):
         super().__init__(GaussianPolicy(Leaf((state_dim,)), ActionSpec(dim=action_dim), on_policy_net(net_dims)))
@@ -77,7 +77,7 @@ class ActorDiscretePPO(PolicyNet):
 
 
 class QNet(nn.Module):
-    """Values [B, A] of every choice; ``num_nets`` networks of which the first answers."""
+    """Values [B, A] of every choice; of ``num_nets`` networks the first gives the output."""
 
     num_nets, dueling = 1, False
 
@@ -135,7 +135,7 @@ class Critic(nn.Module):
 
 
 class CriticTwin(Critic):
-    """Two critics; the first answers."""
+    """Two critics; the first gives the output."""
 
     num_critics = 2
 

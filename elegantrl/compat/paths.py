@@ -1,7 +1,7 @@
 """The module paths that documents import from, and ``elegantrl.train``, which is a function as well as such a path.
 
-A documented module exists as an entry of ``PATHS`` only: importing it makes a module object whose names are those of
-this package. Python asks for these paths after it has looked for files, so a file of the same name takes precedence.
+A documented module exists only as an entry of ``PATHS``: importing it makes a module object whose names are those of
+this package. Python uses these paths after it has searched for files, so a file of the same name takes precedence.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((f"elegantrl.agents.{name}" for name in (*AGENTS, *LATER) if name.startswith("Agent")), (*AGENTS,)),
     "elegantrl.envs.StockTradingEnv": (),
 }
-"""Documented module path -> the names that a star import of it brings; others of this package resolve too."""
+"""Documented module path -> the names that a star import of it imports; other names of this package resolve too."""
 
 CALLABLE = {
     "elegantrl.train": "elegantrl.runtime.train:train",
@@ -69,7 +69,7 @@ class DocumentedModule(ModuleType):
 class CallableModule(DocumentedModule):
     """A documented module that is also the function or class of the same name: it can be called and inherited from."""
 
-    __wrapped__: Any  # where inspect, help and typing find the signature
+    __wrapped__: Any  # inspect, help and typing read the signature from it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__wrapped__(*args, **kwargs)
@@ -104,5 +104,5 @@ def spec_of(path: str) -> ModuleSpec | None:
         return None
     spec = ModuleSpec(path, Loader, origin="elegantrl.compat")  # type: ignore[arg-type]
     if path == "elegantrl.train":
-        spec.submodule_search_locations = []  # it holds further modules
+        spec.submodule_search_locations = []  # the path has submodules
     return spec

@@ -1,7 +1,7 @@
-"""What documented agents explore, and the documented replay buffer.
+"""Results of ``explore_env``, and the documented replay buffer.
 
-A documented rollout has no successors: the successor of a row is the next row. What ``explore_env`` returns carries
-the true ones along. Axes: T rollout steps, N environments.
+A documented rollout has no successors: the successor of a row is the next row. The result of ``explore_env`` also
+holds the true successors. Axes: T rollout steps, N environments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..types import ActionSpec, EnvSpec, Rollout
 from .envs import device_of
 
 ALPHA, BETA = 0.6, 0.4
-"""Exponents of prioritised replay where no settings are given."""
+"""Exponents of prioritised replay if no settings are given."""
 
 
 class Explored(tuple[Tensor, ...]):
@@ -39,7 +39,7 @@ class Explored(tuple[Tensor, ...]):
 
 
 def rollout_of(items: tuple[Tensor, ...], last_state: Tensor) -> Rollout:
-    """A rollout whose successors are the next rows, and ``last_state`` [N, O] that of the last row.
+    """A rollout whose successors are the next rows; the successor of the last row is ``last_state`` [N, O].
 
     The next row after a time limit is the first of another episode; the row's own state is closer to the successor.
     """
@@ -64,9 +64,9 @@ def rollout_of(items: tuple[Tensor, ...], last_state: Tensor) -> Rollout:
 
 
 class ReplayBuffer:
-    """A ring of ``max_size`` rows for each of ``num_envs`` environments, in memory from the first ``update`` on.
+    """A ring of ``max_size`` rows for each of ``num_envs`` environments, allocated at the first ``update``.
 
-    Of rows without successors the newest waits outside until the next ``update`` brings the row after it.
+    If rows have no successors, the newest one is kept outside the ring until the next ``update`` adds its successor.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ReplayBuffer:
         self.if_use_per, self.if_discrete = if_use_per, if_discrete
         self.device = torch.device(device_of(gpu_id))
         self.add_size = 0
-        """Rows that the last ``update`` brought."""
+        """Rows that the last ``update`` added."""
         self._dims = (state_dim, action_dim)
         self._exponents = (getattr(args, "per_alpha", ALPHA), getattr(args, "per_beta", BETA)) if if_use_per else ()
         self._ring: Ring | None = None
@@ -141,7 +141,7 @@ class ReplayBuffer:
         return kind(self.max_size * self.num_seqs, spec, self.device, *self._exponents)
 
     def take_added(self) -> int:
-        """Transitions that came since the last call."""
+        """The number of transitions added since the last call."""
         added, self._added = self._added, 0
         return added
 
@@ -151,7 +151,7 @@ class ReplayBuffer:
         return self._rows(index)
 
     def sample_for_per(self, batch_size: int) -> tuple[Tensor, ...]:
-        """As ``sample``, rows drawn by priority, with their importance weights and their places."""
+        """As ``sample``, but rows are drawn by priority, with their importance weights and their indices."""
         ring, generator = self._prioritized(), torch.default_generator
         batch = ring.sample(batch_size, torch.ones((), device=self.device), 1, generator)
         assert batch.weight is not None and batch.rows is not None
@@ -163,7 +163,7 @@ class ReplayBuffer:
         return draw["obs"], draw["action"], draw["reward"], undones, unmasks, draw["next_obs"]
 
     def td_error_update_for_per(self, is_indices: Tensor, td_error: Tensor) -> None:
-        """Give rows that were drawn by priority the priority of their errors."""
+        """Set the priorities of drawn rows from their errors."""
         self._prioritized().update_priorities(is_indices, td_error)
 
     def _prioritized(self) -> PrioritizedReplay:
@@ -173,7 +173,7 @@ class ReplayBuffer:
         return ring
 
     def save_or_load_history(self, cwd: str | Path, if_save: bool) -> None:
-        """Keep the rows in ``cwd``, or bring them back."""
+        """Save the rows in ``cwd``, or load them."""
         path = Path(cwd) / "replay_buffer.safetensors"
         if if_save:
             state = self.ring.state_dict()

@@ -1,4 +1,4 @@
-"""The functions of the documents that train what a ``Config`` describes."""
+"""The documented functions that train the run of a ``Config``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .folder import open_folder
 
 
 def train_agent(args: Config, if_single_process: bool = False) -> RunResult:
-    """Train what ``args`` describe, with ``num_workers`` above 1 in processes; ``args.cwd`` holds the results."""
+    """Train the run of ``args``, with ``num_workers`` above 1 in processes; ``args.cwd`` holds the results."""
     return _train(args, in_processes=args.num_workers > 1 and not if_single_process)
 
 
@@ -26,7 +26,7 @@ def train_and_evaluate(args: Config) -> RunResult:
 
 
 def train_and_evaluate_mp(args: Config, python_path: str = "") -> RunResult:
-    """Train with workers and evaluator in processes; ``python_path`` is accepted for old scripts and has no use."""
+    """Train with workers and evaluator in processes; ``python_path`` is accepted for old scripts and ignored."""
     return _train(args, in_processes=True)
 
 

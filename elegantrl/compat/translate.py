@@ -1,4 +1,4 @@
-"""From documented settings to the sections of a ``RunConfig``."""
+"""Translates documented settings to the sections of a ``RunConfig``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def place_of(algorithm: str, name: str) -> tuple[str, str] | None:
 
 
 def hidden_of(agent: Any, env_name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The widths that ``net_dim`` and ``num_layer`` stand for; empty where neither is set."""
+    """The widths given by ``net_dim`` and ``num_layer``; empty if neither is set."""
     if "net_dim" not in values and "num_layer" not in values:
         return {}
     default, _ = resolve_config(agent.algorithm, env_name)
@@ -35,7 +35,7 @@ def hidden_of(agent: Any, env_name: str, values: Mapping[str, Any]) -> dict[str,
 
 
 class Translation:
-    """The sections that documented settings stand for; errors about them use the names that the caller used."""
+    """The sections for documented settings; errors use the names that the caller used."""
 
     def __init__(self, agent: Any, env_name: str, values: Mapping[str, Any], args: Any):
         self.agent, self.env_name = agent, env_name
@@ -55,7 +55,7 @@ class Translation:
             raise ConfigError(f"{name} has no meaning for {type(self.agent).__name__}; remove the line")
 
     def resolve(self) -> RunConfig:
-        """The config; an error names a setting as the caller did."""
+        """The config; errors name a setting as the caller did."""
         try:
             config, _ = resolve_config(self.agent.algorithm, self.env_name, self.sections)
         except ConfigError as error:
