@@ -1,1 +1,1 @@
-"""How to learn: one file per algorithm and one per family. Nothing here knows of environments, processes or files."""
+"""Agents: one file per algorithm and one per family; independent of environments, processes and files."""

@@ -25,7 +25,7 @@ from ..types import EnvSpec, Rollout, Windows
 MINIMUM, MAXIMUM = -16.0, 2.0
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: a config inherits it beside the settings of its own family
+@dataclass(frozen=True, kw_only=True)  # no slots: a config inherits from this class and from the settings of its family
 class HTermConfig:
     """Settings of the Hamiltonian term."""
 

@@ -45,6 +45,6 @@ class AgentModSAC(AgentSAC):
         self.loss_average.lerp_(error, 1 - KEEP)
         if self.num_updates % READ_EVERY == 0:
             self.allowed_ratio.copy_(1 / (2 - (-self.loss_average.square()).exp()))
-        due = bool(self.actor_updates < self.allowed_ratio * (self.num_updates + 1))  # both live on the host
+        due = bool(self.actor_updates < self.allowed_ratio * (self.num_updates + 1))  # both are on the host
         self.actor_updates += due
         return due

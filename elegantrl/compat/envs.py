@@ -233,7 +233,7 @@ class BuiltEnv:
         return self.vec.reset(self._num_resets if seed is None else seed)
 
     def render(self) -> Any:
-        """A frame, or a window; ``build_env(id, {"render_mode": "human"})`` asks for one."""
+        """A frame, or a window with ``build_env(id, {"render_mode": "human"})``."""
         lane: Any = self.vec.envs[0] if isinstance(self.vec, GymVecEnv) else self.vec
         if getattr(lane, "render_mode", None) is None:
             if not self._drew_nothing:  # once, since documents call this at every step

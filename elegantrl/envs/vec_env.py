@@ -37,7 +37,7 @@ class VecEnv(ABC):
 
     @abstractmethod
     def reset(self, seed: int) -> Tree:
-        """Start all lanes anew, deterministically; return the first observations [N, ...]."""
+        """Restart all lanes, deterministically; return the first observations [N, ...]."""
 
     @abstractmethod
     def step(self, action: Tensor) -> Step:
@@ -47,7 +47,7 @@ class VecEnv(ABC):
         """
 
     def reset_lanes(self, lanes: Tensor) -> Tree | None:
-        """Begin new episodes where ``lanes`` [N] is true; return the observations [N, ...] the policy sees now.
+        """Begin new episodes where ``lanes`` [N] is true; return the current observations [N, ...].
 
         None if lanes cannot be reset separately.
         """
@@ -59,7 +59,7 @@ class VecEnv(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: State) -> Tree:
-        """Continue from ``state``; return the observations [N, ...] the policy sees now."""
+        """Continue from ``state``; return the current observations [N, ...]."""
 
     @property
     def exactness(self) -> Exactness:
@@ -67,7 +67,7 @@ class VecEnv(ABC):
         return "exact"
 
     def restarted_lanes(self) -> Tensor:
-        """The lanes [N] whose open episodes the last ``load_state_dict`` could not restore and began anew."""
+        """The lanes [N] in which the last ``load_state_dict`` could not restore the open episode."""
         return torch.full((self.spec.num_envs,), self.exactness == "episode", device=self.device)
 
     def close(self) -> None:  # noqa: B027  an environment without resources has nothing to release

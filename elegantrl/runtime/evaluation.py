@@ -151,7 +151,7 @@ class Evaluations:
         self.notify = notify
         self.current: Evaluation | None = None
         self.best_flat: Tensor | None = None
-        # Without pauses: an environment is reset before its failure is known here.
+        # Without pauses: an environment is reset before its failure is reported here.
         self.env_budget = RestartBudget(config.execute.max_restarts, sleep=lambda _: None, of="environment faults")
 
     @property

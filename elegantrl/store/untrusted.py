@@ -20,7 +20,7 @@ from .files import read_regular
 CONFIG_FILE = "config.yaml"
 
 GYMNASIUM_ONLY = {"additional_wrappers", "disable_env_checker", "entry_point", "vector_kwargs", "vectorization_mode"}
-"""Arguments that Gymnasium itself takes, beside those of the environment; training sets none of them."""
+"""Arguments of Gymnasium itself, not of the environment; training sets none of them."""
 
 
 def load_config(
