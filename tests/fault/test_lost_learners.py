@@ -310,7 +310,7 @@ SEVERAL: dict[str, list[tuple[type, str, int, Callable[[Any], Handle]]]] = {
         (Recovery, "repeat", 1, lambda worker: worker.handle),
     ],
     "a worker before and after it is started": [
-        (WorkerPool, "ask", 1, lambda pool: pool.workers[0].handle),
+        (WorkerPool, "call_worker", 1, lambda pool: pool.workers[0].handle),
         (WorkerPool, "exactness", 1, lambda pool: pool.workers[0].handle),
     ],
     # R6: the first commit is tried again, so that the second death has one to go back to.
