@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 NOT_INSTALLED = 3
-FOREVER = 10**9
 
 
 class Over(Exception):
@@ -112,7 +111,7 @@ def train_ours(agent: str, env: str, seed: int, rule: Rule) -> None:
             return fragments
 
     build.Supervisor = Watched  # type: ignore[misc]
-    plan = prepare(agent, env, {"train": {"seed": seed, "max_steps": FOREVER, "target_return": math.inf}})
+    plan = prepare(agent, env, {"train": {"seed": seed, "target_return": math.inf}})
     with tempfile.TemporaryDirectory() as folder:
         plan.run(f"{folder}/run", resume=False, display=Silent())
 

@@ -110,7 +110,7 @@ def main() -> int:
     )
     (RESULTS / "time_to_threshold.md").write_text(table + "\n")
     print(table)
-    print(draw(measured, runs))
+    print(draw([task for task in measured if len(runs[task.env]) > 1], runs))
     return 0
 
 
@@ -295,8 +295,8 @@ def label(system: str) -> str:
 
 def draw(tasks: list[Task], runs: dict[str, dict[str, Runs]]) -> Path:
     """One panel per task: a dot per seed, a bar at the median; hollow dots ran into the limit."""
-    figure = Figure(figsize=(10, 1.2 + 0.34 * max(len(task.systems) for task in TASKS) * math.ceil(len(tasks) / 2)),
-                    layout="constrained")  # fmt: skip
+    height = 1.2 + 0.34 * max(len(runs[task.env]) for task in tasks)
+    figure = Figure(figsize=(10, height * math.ceil(len(tasks) / 2)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(math.ceil(len(tasks) / 2), 2, squeeze=False).flatten()
     for axis in axes[len(tasks) :]:
