@@ -25,8 +25,8 @@ from elegantrl.store.commits import Store
 from elegantrl.store.loggers import LOGGERS
 from elegantrl.types import ActionSpec, EnvSpec, Rollout
 
-# N18: background jobs start with SIGINT ignored and jobs under nohup with SIGHUP, and so would every process that a test
-# starts and sends these signals to.
+# N18: background jobs start with SIGINT ignored, jobs under nohup with SIGHUP ignored. So would every process that a
+# test starts and sends these signals to.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
