@@ -35,6 +35,8 @@ class Leaf:
 
     shape: tuple[int, ...]
     dtype: Dtype = "float32"
+    stack: int = 1
+    """Above 1 the first axis of ``shape`` holds that many consecutive frames, the oldest first."""
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(Dtype) or not all(type(size) is int and size >= 0 for size in self.shape):
@@ -42,6 +44,18 @@ class Leaf:
                 f"a leaf has sizes of at least 0 and a type among {', '.join(get_args(Dtype))}; got"
                 f" shape={self.shape!r:.80} and dtype={self.dtype!r:.80}"
             )
+        if type(self.stack) is not int or self.stack < 1 or (self.stack > 1 and self.shape[:1] != (self.stack,)):
+            raise SpecError(f"a leaf with stack={self.stack!r:.80} has that many frames; got shape={self.shape!r:.80}")
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it holds pixels or cells: small integers or flags with two axes or more."""
+        return self.dtype in ("uint8", "bool") and len(self.shape) > 1
+
+    @property
+    def frame(self) -> Leaf:
+        """One frame of a stack; of any other leaf the leaf itself."""
+        return Leaf(self.shape[1:], self.dtype) if self.stack > 1 else self
 
     @property
     def num_bytes(self) -> int:
@@ -284,7 +298,7 @@ def to_state(tree: Tree) -> Any:
         return [to_state(part) for part in tree]
     if isinstance(tree, dict):
         return {"dict": {key: to_state(part) for key, part in tree.items()}}
-    return {"leaf": [list(tree.shape), tree.dtype]} if isinstance(tree, Leaf) else tree
+    return {"leaf": [list(tree.shape), tree.dtype, tree.stack]} if isinstance(tree, Leaf) else tree
 
 
 def from_state(state: Any) -> Tree:
@@ -296,6 +310,6 @@ def from_state(state: Any) -> Tree:
             return Obs(*map(from_state, parts))
         case {"dict": dict(parts)} if len(state) == 1:
             return {key: from_state(part) for key, part in parts.items()}
-        case {"leaf": [list(shape), str(dtype)]} if len(state) == 1:
-            return Leaf(tuple(shape), dtype)  # type: ignore[arg-type]
+        case {"leaf": [list(shape), str(dtype), *stack]} if len(state) == 1:  # older files do not say the stack
+            return Leaf(tuple(shape), dtype, *stack)  # type: ignore[arg-type]
     return state

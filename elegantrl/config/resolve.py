@@ -22,6 +22,7 @@ Overrides = Mapping[str, Mapping[str, Any]]
 SHORT = {
     "num_envs": ("env", "num_envs"),
     "num_groups": ("env", "num_groups"),
+    "frame_stack": ("env", "frame_stack"),
     "env_kwargs": ("env", "kwargs"),
     "eval_env_kwargs": ("eval", "env_kwargs"),
     **{f.name: (section, f.name) for section in ("train", "execute") for f in used_fields(SECTIONS[section])},

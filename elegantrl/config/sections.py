@@ -32,12 +32,19 @@ class EnvConfig(Section):
     """Environments of the run."""
     num_groups: int | None = setting(None, ge=1)
     """Groups of environments that act together, each with random streams of its own; None: one per worker."""
+    frame_stack: int | None = setting(None, ge=1)
+    """Newest frames of every picture that the policy sees at once; None: 4 for Atari games, 1 for all others."""
     kwargs: Annotated[NamedValues, tyro.conf.arg(name="env-kwargs")] = field(default_factory=dict)
     """Keyword arguments of the environment."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
         check_kwargs("env.kwargs", self.kwargs)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``make_env`` beyond the number of environments and their device."""
+        return {"frame_stack": self.frame_stack, **self.kwargs}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +170,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 def check_kwargs(name: str, kwargs: dict[str, Any]) -> None:
     """Refuse arguments that are settings of their own, and values that a config file cannot hold."""
-    for key in {"num_envs", "device"} & kwargs.keys():
+    for key in {"num_envs", "device", "frame_stack"} & kwargs.keys():
         raise ConfigError(f"{name} has {key!r}, which is a setting of its own; use --{key.replace('_', '-')}")
     try:
         json.dumps(kwargs)

@@ -8,8 +8,9 @@ make_env("my_package.reach:Reach", 16)      anything importable
 
 from .check import check_env
 from .envpool import EnvPoolVecEnv
+from .frame_stack import FrameStackVecEnv
 from .gymnasium import GymVecEnv
-from .make import env_names, make_env, register_env
+from .make import env_names, env_settings, make_env, register_env
 from .tensor import CartPoleVecEnv, ChasingVecEnv, PendulumVecEnv, TensorEnv
 from .tutorial import TutorialVecEnv
 from .vec_env import Exactness, VecEnv
@@ -18,6 +19,7 @@ from .vector import GymVectorVecEnv, VectorEntryEnv
 __all__ = [
     "make_env",
     "env_names",
+    "env_settings",
     "register_env",
     "check_env",
     "VecEnv",
@@ -30,5 +32,6 @@ __all__ = [
     "GymVectorVecEnv",
     "VectorEntryEnv",
     "EnvPoolVecEnv",
+    "FrameStackVecEnv",
     "TutorialVecEnv",
 ]

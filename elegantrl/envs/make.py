@@ -13,8 +13,11 @@ import gymnasium as gym
 import torch
 from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
+from .. import tree
 from ..errors import ConfigError, ElegantRLError, SpecError, format_error
+from ..tree import Tree
 from .envpool import EnvPoolVecEnv
+from .frame_stack import FrameStackVecEnv
 from .gymnasium import GymVecEnv
 from .hints import suggest
 from .lanes import lanes_of
@@ -67,6 +70,7 @@ def make_env(
     *,
     device: torch.device | str = "cpu",
     first_slot: int | None = None,
+    frame_stack: int | None = None,
     masks: bool = False,
     **kwargs: Any,
 ) -> VecEnv:
@@ -76,19 +80,33 @@ def make_env(
     instance of ``gymnasium.Env``, ``gymnasium.vector.VectorEnv`` or ``VecEnv``.
 
     A class or function that takes ``slot`` gets the number of the environment within the run, counted from
-    ``first_slot``; environments of an evaluation have none. ``masks=True`` gives observations as ``Obs`` with the
+    ``first_slot``; environments of an evaluation have none. ``frame_stack`` is the number of frames that a policy sees
+    of every picture; None: as usual for the environment. ``masks=True`` gives observations as ``Obs`` with the
     actions that may be taken; without it masks are left out, since no built-in agent uses them yet.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs={num_envs} is too small; an environment has at least 1 lane")
-    wanted = _Wanted(num_envs, device, first_slot, masks)
+    if frame_stack is not None and frame_stack < 1:
+        raise ConfigError(f"frame_stack={frame_stack} is too small; a policy sees at least 1 frame")
+    made = _make(env, _Wanted(num_envs, device, first_slot, masks), kwargs)
+    num_frames = made.usual_frames if frame_stack is None else frame_stack
+    is_stacked = env_settings(made.spec.obs)["frame_stack"] == num_frames  # an instance may be
+    return made if is_stacked or num_frames == 1 else FrameStackVecEnv(made, num_frames)
+
+
+def env_settings(obs: Tree) -> dict[str, Any]:
+    """The arguments of ``make_env`` that give an environment the observations ``obs``, a tree of ``Leaf``."""
+    return {"frame_stack": max(leaf.stack for leaf in tree.leaves(obs))}
+
+
+def _make(env: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
     if isinstance(env, str):
         return _make_named(env, wanted, kwargs)
     if isinstance(env, type) or (callable(env) and not hasattr(env, "step")):
         return _make_called(env, getattr(env, "__name__", type(env).__name__), wanted, kwargs)
     if kwargs:
         raise ConfigError(f"settings {sorted(kwargs)} come too late for an instance; pass its class instead")
-    return _adapt(env, None, wanted, lambda: lanes_of(env, num_envs, type(env).__name__))
+    return _adapt(env, None, wanted, lambda: lanes_of(env, wanted.num_envs, type(env).__name__))
 
 
 def _make_named(name: str, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:

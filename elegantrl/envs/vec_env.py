@@ -34,6 +34,8 @@ class VecEnv(ABC):
 
     spec: EnvSpec
     device: torch.device
+    usual_frames: int = 1
+    """Frames that ``make_env`` stacks unless its caller says how many."""
 
     @abstractmethod
     def reset(self, seed: int) -> Tree:

@@ -34,7 +34,7 @@ def film_episode(policy: TrainedPolicy, path: Path, seed: int = 0, env: Any = No
     source, kwargs = policy.choose_env(env)
     if not hasattr(source, "step"):  # an instance has a fixed mode
         kwargs = {**kwargs, "render_mode": "rgb_array"}
-    lanes = make_env(source, 1, **kwargs)
+    lanes = make_env(source, 1, **kwargs | {"frame_stack": 1})  # ``act`` stacks the frames
     try:
         if not isinstance(lanes, GymVecEnv):
             raise ConfigError(f"{lanes.spec.name} draws no pictures; --video needs a Gymnasium environment")

@@ -18,7 +18,7 @@ import torch
 from .. import __version__
 from ..config.run import RunConfig
 from ..devices import pick_device
-from ..envs import make_env
+from ..envs import env_settings, make_env
 from ..envs.lanes import copy_of
 from ..envs.tutorial import is_tutorial_env, num_lanes
 from ..envs.vec_env import VecEnv, try_one_step
@@ -181,7 +181,7 @@ def worker_builder(
             f" pass a class or a function that makes it"
         )
     lanes = config.env.num_envs // config.num_groups
-    make = partial(make_group, source, lanes, device, config.env.kwargs)
+    make = partial(make_group, source, lanes, device, config.env.arguments)
     role = partial(Worker, make, owns_envs=not is_instance(source), on_nonfinite=config.execute.on_nonfinite)
     return lambda groups: prepared(config, partial(role, groups), isolates)
 
@@ -225,9 +225,9 @@ def build_learners(
     return pool.restarts.retry("learner", lambda: Learners(executor, build, ranks, config.num_groups, timeouts, needs))
 
 
-def make_group(source: Any, lanes: int, device: torch.device, kwargs: dict[str, Any], group: int) -> VecEnv:
+def make_group(source: Any, lanes: int, device: torch.device, arguments: dict[str, Any], group: int) -> VecEnv:
     """The environments of one group; slots are numbered across all groups."""
-    return make_env(source, lanes, device=device, first_slot=group * lanes, **kwargs)
+    return make_env(source, lanes, device=device, first_slot=group * lanes, **arguments)
 
 
 def evaluator_builder(
@@ -244,7 +244,7 @@ def evaluator_builder(
     else:
         source = eval_source
     lanes = 1 if own_lanes(source) is not None else config.eval.episodes
-    make = partial(make_env, source, lanes, device=device, **kwargs)
+    make = partial(make_env, source, lanes, device=device, **env_settings(policy_spec.obs), **kwargs)
     build = partial(build_evaluator, make, policy_spec, config.eval.max_episode_steps)
     return prepared(config, build, isolates)
 

@@ -91,7 +91,8 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
     cores = num_cores or len(os.sched_getaffinity(0))
     if is_instance(source):
         return Layout(INLINE, "the environment is an instance, which stays in this process")
-    env = make_env(source, min(PROBE_LANES, config.env.num_envs // config.num_groups), **config.env.kwargs)
+    lanes = min(PROBE_LANES, config.env.num_envs // config.num_groups)
+    env = make_env(source, lanes, **config.env.arguments | {"frame_stack": 1})  # without the wrapper around its class
     try:
         if not isinstance(env, GymVecEnv):
             return Layout(INLINE, "it steps all its environments at once")

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..agents.fusion import normalize_weights
 from ..config.run import RunConfig
-from ..envs import make_env
+from ..envs import env_settings, make_env
+from ..envs.frame_stack import stack_frames
 from ..errors import CheckpointError, ConfigError
 from ..nets.policies import EnsemblePolicy, Policy, PolicySpec
 from ..roles.evaluator import Evaluator, Score
@@ -91,11 +92,12 @@ class TrainedPolicy:
 
         It is the best known action; with ``stochastic`` a sample of the policy as it explored when it was saved, drawn
         from ``seed``, which is a number, a generator, or None for one stream of this object. ``carry`` is for policies
-        with state: a dict, empty at the beginning of an episode, in which the policy keeps its state for the next
-        step. Without it each call starts from the initial state.
+        with state and policies that see several frames at once: a dict, empty at the beginning of an episode, which
+        keeps the state and the frames for the next step. Without it each call is like the first of an episode.
         """
         batch, num, single = self.units.encode(obs)
         memory = {} if carry is None else carry
+        batch = stack_frames(batch, self.spec.obs, memory)
         before = memory.get("carry", self.policy.initial_carry(num))
         if stochastic:
             generator = seed if isinstance(seed, torch.Generator) else self._generator
@@ -137,7 +139,7 @@ class TrainedPolicy:
     def choose_env(self, env: Any = None) -> tuple[Any, dict[str, Any]]:
         """The source of an environment and its arguments: those of the run if it is the run's environment."""
         if env is not None and env != self.env_id:
-            return env, {}
+            return env, env_settings(self.spec.obs)
         kwargs = self.config.eval.env_kwargs
         if self.config.eval.env_id is None:
             kwargs = self.config.env.kwargs | kwargs
@@ -147,4 +149,4 @@ class TrainedPolicy:
             if env is None:
                 check_env_id(self.env_id, str(self.folder))
             check_env_kwargs(kwargs, str(self.folder))
-        return self.env_id, kwargs
+        return self.env_id, kwargs | env_settings(self.spec.obs)

@@ -20,7 +20,7 @@ class Units:
     """The units of one environment, from the description of its spaces."""
 
     def __init__(self, text: str, obs: Tree, name: str):
-        self.name, self.obs = name, obs
+        self.name, self.obs = name, map_leaves(lambda leaf: leaf.frame, obs)
         self.observation_space, self.action_space = spaces_from(text)
         self._codec = None if self.observation_space is None else ObsCodec(name, self.observation_space)
         ActionCodec(name, self.action_space, 1)  # an error if actions of this kind are unknown
