@@ -76,6 +76,12 @@ def rows(tree: Tree, index: Any) -> Tree:
     return map_leaves(lambda x: x[index], tree)
 
 
+def split(tree: Tree, size: int) -> list[Tree]:
+    """Trees of at most ``size`` rows each."""
+    num_rows = len(leaves(tree)[0])
+    return [map_leaves(lambda x, i=i: x[i : i + size], tree) for i in range(0, num_rows, size)]
+
+
 def flatten(tree: Tree, start: int, end: int) -> Tree:
     """Every leaf with the axes from ``start`` to ``end`` as one."""
     return map_leaves(lambda x: x.flatten(start, end), tree)

@@ -190,6 +190,16 @@ class Obs(NamedTuple):
     active: Tensor | None = None  # [N, G] bool: agents that have not ended
 
 
+def seen_part(obs: Tree) -> Tree:
+    """What a policy sees of an observation, or of the leaves of observations, without mask and state."""
+    return obs.seen if isinstance(obs, Obs) else obs
+
+
+def mask_of(obs: Tree) -> Tensor | None:
+    """The actions that may be chosen; None if all may."""
+    return obs.mask if isinstance(obs, Obs) else None
+
+
 class Fault(NamedTuple):
     """Something that went wrong in a lane, which was reset for it."""
 

@@ -56,6 +56,8 @@ class AgentConfig(Section):
     """Rewards are multiplied by this before learning; reported returns are not."""
     normalize_obs: bool = False
     """Normalise observations to mean 0 and variance 1, measured while training."""
+    encoder: str = "auto"
+    """Turns observations into features: `auto`, a name (`elegantrl agents` lists them), or an import path."""
     network: str = "mlp"
     """Network of policies and state values: `mlp`, or the import path of a function like
     `elegantrl.nets.networks:linear_layers`."""
@@ -66,7 +68,7 @@ class AgentConfig(Section):
 
     def net(self) -> NetSpec:
         """The settings that all networks share."""
-        return NetSpec(self.hidden, self.activation, self.init, self.normalize_obs, self.network)
+        return NetSpec(self.hidden, self.activation, self.init, self.normalize_obs, self.network, self.encoder)
 
 
 class Hypers(nn.Module):

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..config.fields import Hidden, setting, unused
 from ..nets.layers import Stack, mlp
-from ..types import EnvSpec, Metrics, Transition
+from ..tree import Tree
+from ..types import EnvSpec, Metrics, Transition, seen_part
 from .off_policy import ActionNoise
 from .sac import AgentSAC, SACConfig
 
@@ -45,8 +46,11 @@ class AgentDiscreteSAC(AgentSAC):
 
     def build_critic(self, spec: EnvSpec) -> Stack:
         c = self.config
-        sizes = (spec.obs_dim, *c.hidden, spec.action.num_outputs)
-        return mlp(sizes, c.activation, init=c.init, num_members=c.num_critics, normed=c.layer_norm)  # -> [E, B, A]
+        encoder = c.net().build_encoder(seen_part(spec.obs))
+        num_features = spec.obs_dim if encoder is None else encoder.num_features
+        sizes = (num_features, *c.hidden, spec.action.num_outputs)
+        critics = mlp(sizes, c.activation, init=c.init, num_members=c.num_critics, normed=c.layer_norm)  # -> [E, B, A]
+        return critics if encoder is None else Stack(encoder, *critics)
 
     def draw_noise(self, batch: Transition) -> ActionNoise:
         return ActionNoise(batch.reward[:0], batch.reward[:0])  # nothing is sampled
@@ -55,18 +59,18 @@ class AgentDiscreteSAC(AgentSAC):
         """Do nothing: the initial policy is almost uniform, so its own actions are random enough."""
 
     def q_taken(self, b: Transition) -> Tensor:
-        q_EBA = self.critic(self.policy.norm(b.obs))
+        q_EBA = self.critic(self.policy.normed(b.obs))
         return q_EBA.gather(-1, b.action.expand(q_EBA.shape[0], -1).unsqueeze(-1)).squeeze(-1)
 
-    def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
-        log_probs_BA = self.policy.dist(next_obs_BO).log_probs
-        q_BA = self.target_q(self.policy.norm(next_obs_BO))
+    def next_value(self, next_obs: Tree, noise_BA: Tensor) -> Tensor:
+        log_probs_BA = self.policy.dist(next_obs).log_probs
+        q_BA = self.target_q(self.policy.normed(next_obs))
         return (log_probs_BA.exp() * (q_BA - self.log_alpha.exp() * log_probs_BA)).sum(-1)
 
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
         dist = self.policy.dist(b.obs)
         with torch.no_grad():
-            q_BA = self.actor_q(self.critic(self.policy.norm(b.obs)))
+            q_BA = self.actor_q(self.critic(self.policy.normed(b.obs)))
         cost_BA = self.log_alpha.exp().detach() * dist.log_probs - q_BA
         loss = (dist.log_probs.exp() * cost_BA).sum(-1).mean()
         return loss, {"loss/actor": loss.detach(), "policy/entropy": dist.entropy().detach().mean()}

@@ -14,6 +14,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from ..config.fields import setting
 from ..nets.policies import QPolicy
+from ..tree import Tree
 from ..types import EnvSpec, Metrics, Transition, Update
 from .off_policy import TD_ERROR, ReplayAgent, ReplayConfig, td_loss
 from .optim import Target
@@ -69,12 +70,12 @@ class AgentDQN(ReplayAgent):
         loss, metrics = td_loss(q_B - target_B, smooth_l1_loss(q_B, target_B, reduction="none"), b)
         return loss, metrics | {"loss/critic": loss.detach(), "critic/q": q_B.detach().mean()}
 
-    def next_value(self, next_obs_BO: Tensor) -> Tensor:
+    def next_value(self, next_obs: Tree) -> Tensor:
         """Value of the best next action [B]."""
         # The target network's own normaliser is a stale copy: both networks use the policy's.
-        next_obs_BO = self.policy.norm(next_obs_BO)
-        next_q_BA = self.policy_target.values(next_obs_BO)
+        normed = self.policy.normed(next_obs)
+        next_q_BA = self.policy_target.values(normed)
         if not self.config.double:
             return next_q_BA.amax(1)
-        best_B = self.policy.values(next_obs_BO).argmax(1, keepdim=True)
+        best_B = self.policy.values(normed).argmax(1, keepdim=True)
         return next_q_BA.gather(1, best_B).squeeze(1)

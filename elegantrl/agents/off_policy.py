@@ -18,6 +18,7 @@ from ..config.fields import Section, setting, tunable
 from ..errors import ConfigError
 from ..nets.critics import EnsembleCritic
 from ..nets.layers import Stack
+from ..tree import Tree
 from ..types import EnvSpec, Metrics, Rollout, Transition, Update
 from .base import Agent, AgentConfig
 from .h_term import HTermConfig
@@ -141,7 +142,7 @@ class AgentActorCritic(ReplayAgent):
 
     def build_critic(self, spec: EnvSpec) -> EnsembleCritic | Stack:
         c = self.config
-        return EnsembleCritic(spec.obs_dim, spec.action.num_outputs, c.net(), c.num_critics, c.layer_norm)
+        return EnsembleCritic(spec.obs, spec.action.num_outputs, c.net(), c.num_critics, c.layer_norm)
 
     def update(self, batch: Transition) -> Update:
         """One critic step, an actor step if due, and target tracking."""
@@ -192,9 +193,9 @@ class AgentActorCritic(ReplayAgent):
 
     def q_taken(self, b: Transition) -> Tensor:
         """The critics' values [E, B] of the actions that were taken."""
-        return self.critic(self.policy.norm(b.obs), b.action)
+        return self.critic(self.policy.normed(b.obs), b.action)
 
-    def target_q(self, *inputs: Tensor) -> Tensor:
+    def target_q(self, *inputs: Tree) -> Tensor:
         """The target critics' values of inputs [B, ...], combined by ``target_critics``."""
         if self.config.target_critics == "subset":
             return self.critic_target.subset(self.subset, *inputs).amin(0)
@@ -202,7 +203,7 @@ class AgentActorCritic(ReplayAgent):
         return q_EB.mean(0) if self.config.target_critics == "mean" else q_EB.amin(0)
 
     @abstractmethod
-    def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
+    def next_value(self, next_obs: Tree, noise_BA: Tensor) -> Tensor:
         """Value of the successor state [B]."""
 
     @abstractmethod

@@ -14,12 +14,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from .. import tree
 from ..config.fields import setting, tunable
 from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import Categorical, DiagGaussian
 from ..nets.layers import BLOCK_ROWS, Init
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
-from ..types import EnvSpec, Metrics, Rollout, Update
+from ..tree import Tree
+from ..types import EnvSpec, Metrics, Rollout, Update, mask_of
 from .base import Agent, AgentConfig, Schedule
 from .returns import gae, vtrace
 
@@ -53,7 +55,7 @@ class OnPolicyConfig(AgentConfig):
 
 
 class Batch(NamedTuple):
-    obs: Tensor  # [B, O]
+    obs: Tree  # [B, ...]
     action: Tensor  # [B] or [B, A]
     logp: Tensor  # [B] under the policy that acted
     advantage: Tensor  # [B]
@@ -76,7 +78,7 @@ class AgentOnPolicy(Agent):
         else:
             self.policy = self.build_policy("gaussian", spec, device, log_std_init=config.log_std_init)
         value_net = ScaledValueNet if config.normalize_value else ValueNet
-        self.value = value_net(spec.obs, config.net(), config.layer_norm).to(device)
+        self.value = value_net(self.policy.feature_leaves, config.net(), config.layer_norm).to(device)
         self.register_buffer("entropy_left", torch.ones((), device=device))
         params = [*self.policy.parameters(), *self.value.parameters()]
         self.step = self.optimizer(params)
@@ -113,8 +115,7 @@ class AgentOnPolicy(Agent):
         if num_rows <= self.config.batch_size:
             return [rows]
         order = torch.randperm(num_rows, device=rows.logp.device, generator=self.generator)
-        columns = (torch.split(x[order], self.config.batch_size) for x in rows)
-        return [Batch(*parts) for parts in zip(*columns, strict=True)]
+        return tree.split(tree.rows(rows, order), self.config.batch_size)
 
     def may_stop(self) -> bool:
         """Whether ``update`` calls ``should_stop`` after each epoch."""
@@ -133,7 +134,7 @@ class AgentOnPolicy(Agent):
         """Advantages and value targets, flattened from [T, N] to [T*N] rows."""
         h = self.hypers
         reward_TN = r.reward * self.config.reward_scale
-        value_TN = self.values(r.obs)
+        value_TN = self.values(tree.flatten(r.obs, 0, 1)).view_as(r.reward)
         next_value_TN = self.next_values(r, value_TN)
         if self.config.vtrace:
             log_ratio_TN = self.policy.dist(r.obs).log_prob(r.action) - r.kept
@@ -148,28 +149,29 @@ class AgentOnPolicy(Agent):
             mean, std = self.averaging.mean(advantage_TN), self.averaging.std(advantage_TN)
             advantage_TN = (advantage_TN - mean) / (std + 1e-8)
         rows = Batch(r.obs, r.action, r.kept, advantage_TN, target_TN)
-        return Batch(*(x.flatten(0, 1) for x in rows))
+        flat: Batch = tree.flatten(rows, 0, 1)
+        return flat
 
-    def values(self, obs: Tensor) -> Tensor:
-        """Values [...] of observations [..., O]; on a CPU in blocks of rows that fit into its cache."""
-        if obs.device.type != "cpu":
-            return self.value(self.policy.norm(obs))
-        blocks = torch.split(obs.reshape(-1, obs.shape[-1]), BLOCK_ROWS)
-        return torch.cat([self.value(self.policy.norm(block)) for block in blocks]).view(obs.shape[:-1])
+    def values(self, obs: Tree) -> Tensor:
+        """Values [B] of observations [B, ...]; on a CPU in blocks of rows that fit into its cache."""
+        if self.entropy_left.device.type != "cpu":
+            return self.value(self.policy.features(obs))
+        return torch.cat([self.value(self.policy.features(block)) for block in tree.split(obs, BLOCK_ROWS)])
 
     def next_values(self, r: Rollout, value_TN: Tensor) -> Tensor:
         """Values of the true successors. Only the last row and truncated steps need another forward pass."""
-        last_N = self.values(r.next_obs[-1])
+        last_N = self.values(tree.rows(r.next_obs, -1))
         next_value_TN = torch.cat([value_TN[1:], last_N.unsqueeze(0)])
         cut = r.truncated.nonzero(as_tuple=True)  # one host sync per rollout, outside the minibatch loop
         if cut[0].numel():
-            next_value_TN[cut] = self.values(r.next_obs[cut])
+            next_value_TN[cut] = self.values(tree.rows(r.next_obs, cut))
         return next_value_TN
 
     def loss(self, b: Batch) -> tuple[Tensor, Metrics]:
-        dist = self.policy.dist(b.obs)
+        features = self.policy.features(b.obs)
+        dist = self.policy.dist_from(features, mask_of(b.obs))
         policy_loss, metrics = self.policy_loss(dist, b)
-        value_loss = self.value.loss(self.policy.norm(b.obs), b.value_target)
+        value_loss = self.value.loss(features, b.value_target)
         loss = policy_loss + self.config.value_coef * value_loss
         metrics |= {"loss/policy": policy_loss.detach(), "loss/value": value_loss.detach()}
         if self.config.entropy_coef > 0:  # the entropy takes a tenth of the update

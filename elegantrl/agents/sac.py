@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..config.fields import setting
 from ..nets.policies import SquashedPolicy
+from ..tree import Tree
 from ..types import EnvSpec, Metrics, Transition
 from .off_policy import ActionNoise, ActorCriticConfig, AgentActorCritic
 from .optim import GradStep
@@ -47,14 +48,14 @@ class AgentSAC(AgentActorCritic):
         """Actions are uniform until learning starts."""
         self.policy.random_frac.fill_(float(env_steps < self.config.learning_starts))
 
-    def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
-        action_BA, logp_B = self.policy.sample(next_obs_BO, noise_BA)
-        q_B = self.target_q(self.policy.norm(next_obs_BO), action_BA)
+    def next_value(self, next_obs: Tree, noise_BA: Tensor) -> Tensor:
+        action_BA, logp_B = self.policy.sample(next_obs, noise_BA)
+        q_B = self.target_q(self.policy.normed(next_obs), action_BA)
         return q_B - self.log_alpha.exp() * logp_B
 
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
         action_BA, logp_B = self.policy.sample(b.obs, noise_BA)
-        q_EB = self.critic(self.policy.norm(b.obs), action_BA)
+        q_EB = self.critic(self.policy.normed(b.obs), action_BA)
         loss = (self.log_alpha.exp().detach() * logp_B - self.actor_q(q_EB)).mean()
         return loss, {"loss/actor": loss.detach(), "policy/entropy": -logp_B.detach().mean()}
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..config.fields import setting, tunable
 from ..nets.critics import EnsembleCritic
 from ..nets.policies import DeterministicPolicy, NoiseKind
+from ..tree import Tree
 from ..types import EnvSpec, Metrics, Transition, Update
 from .off_policy import ActionNoise, ActorCriticConfig, AgentActorCritic
 from .optim import Target
@@ -66,18 +67,18 @@ class AgentTD3(AgentActorCritic):
         self.actor_metrics = super().update_actor(batch, noise)
         return self.actor_metrics
 
-    def next_value(self, next_obs_BO: Tensor, noise_BA: Tensor) -> Tensor:
+    def next_value(self, next_obs: Tree, noise_BA: Tensor) -> Tensor:
         clip = self.config.smooth_clip
         # The target actor's own normaliser is a stale copy: all networks use the policy's.
-        normed_BO = self.policy.norm(next_obs_BO)
+        normed = self.policy.normed(next_obs)
         smooth_BA = (self.config.smooth_std * noise_BA).clamp(-clip, clip)
-        action_BA = (self.policy_target.action(normed_BO) + smooth_BA).clamp(-1, 1)
-        return self.target_q(normed_BO, action_BA)
+        action_BA = (self.policy_target.action(normed) + smooth_BA).clamp(-1, 1)
+        return self.target_q(normed, action_BA)
 
     def actor_loss(self, b: Transition, noise_BA: Tensor) -> tuple[Tensor, Metrics]:
-        normed_BO = self.policy.norm(b.obs)
+        normed = self.policy.normed(b.obs)
         # One critic is enough: the minimum is only needed in targets, against over-estimation.
-        loss = -self.critic.subset(slice(1), normed_BO, self.policy.action(normed_BO)).mean()
+        loss = -self.critic.subset(slice(1), normed, self.policy.action(normed)).mean()
         return loss, {"loss/actor": loss.detach()}
 
 

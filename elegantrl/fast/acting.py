@@ -72,6 +72,8 @@ def actor_for(policy: Policy, num_lanes: int) -> NumpyActor | None:
     """
     if type(policy) not in CHOOSE or not isinstance(policy, NetPolicy) or not is_known(policy.net):
         return None
+    if policy.encoder is not None or policy.has_mask:
+        return None
     freeze(policy)
     choose = CHOOSE[type(policy)]
     output = in_numpy(policy, num_lanes) if choose is not None and policy.initial_carry(1) == () else None

@@ -112,6 +112,8 @@ class OnPolicyByHand(Gradients):
             and agent.h_term is None
             and max(agent.config.hidden, default=0) <= MAX_WIDTH
             and agent.config.network == "mlp"
+            and agent.policy.encoder is None
+            and not agent.policy.has_mask
             and all(isinstance(layer, PLAIN_LAYERS) for net in (agent.policy.net, agent.value.net) for layer in net)
         )
 

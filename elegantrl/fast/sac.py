@@ -83,6 +83,7 @@ class SACByHand(Gradients):
             type(agent) is AgentSAC
             and agent.critic_step.flat.device.type == "cpu"
             and agent.averaging.size == 1
+            and agent.policy.encoder is None
             and suits(agent.config)
         )
 

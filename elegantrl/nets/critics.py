@@ -11,24 +11,25 @@ from torch.nn.functional import mse_loss
 
 from ..errors import ConfigError
 from ..tree import Tree
+from ..types import seen_part, vector_dim
 from .layers import Members, mlp
 from .networks import NetSpec
 
 
 class ValueNet(nn.Module):
-    """State value V(s): [..., O] -> [...]."""
+    """State value V(s) of the policy's features: [..., F] -> [...]."""
 
-    def __init__(self, obs: Tree, net: NetSpec, normed: bool = False):
-        """``obs`` are the leaves of observations; if ``normed``, hidden layers are layer-normalised."""
+    def __init__(self, features: Tree, net: NetSpec, normed: bool = False):
+        """``features`` are their leaves; if ``normed``, hidden layers are layer-normalised."""
         super().__init__()
-        self.net = net.build(obs, 1, normed=normed)
+        self.net = net.build(features, 1, normed=normed)
 
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.net(obs).squeeze(-1)
+    def forward(self, features: Tree) -> Tensor:
+        return self.net(features).squeeze(-1)
 
-    def loss(self, obs: Tensor, target: Tensor) -> Tensor:
+    def loss(self, features: Tree, target: Tensor) -> Tensor:
         """Half the mean square error."""
-        return 0.5 * mse_loss(self(obs), target)
+        return 0.5 * mse_loss(self(features), target)
 
 
 class ScaledValueNet(ValueNet):
@@ -43,8 +44,8 @@ class ScaledValueNet(ValueNet):
     MEMORY = 100
     """Target batches over which the statistics are averaged; the weight of older batches decays."""
 
-    def __init__(self, obs: Tree, net: NetSpec, normed: bool = False):
-        super().__init__(obs, net, normed)
+    def __init__(self, features: Tree, net: NetSpec, normed: bool = False):
+        super().__init__(features, net, normed)
         self.head = [module for module in self.net.modules() if isinstance(module, nn.Linear)][-1:]
         if not self.head or self.head[0].out_features != 1:
             raise ConfigError(
@@ -55,11 +56,11 @@ class ScaledValueNet(ValueNet):
         self.register_buffer("std", torch.ones(()))
         self.register_buffer("seen", torch.zeros(()))
 
-    def forward(self, obs: Tensor) -> Tensor:
-        return torch.addcmul(self.mean, self.std, super().forward(obs))
+    def forward(self, features: Tree) -> Tensor:
+        return torch.addcmul(self.mean, self.std, super().forward(features))
 
-    def loss(self, obs: Tensor, target: Tensor) -> Tensor:
-        return 0.5 * mse_loss(super().forward(obs), (target - self.mean) / self.std)
+    def loss(self, features: Tree, target: Tensor) -> Tensor:
+        return 0.5 * mse_loss(super().forward(features), (target - self.mean) / self.std)
 
     @torch.no_grad()
     def observe(self, target_mean: Tensor, target_variance: Tensor) -> None:
@@ -79,23 +80,30 @@ class ScaledValueNet(ValueNet):
 
 
 class EnsembleCritic(nn.Module):
-    """E independent action values Q(s, a) in one batched product: [B, O], [B, A] -> [E, B]."""
+    """E independent action values Q(s, a) in one batched product: [B, O], [B, A] -> [E, B]. They share an encoder if
+    observations are no vector of floats."""
 
     def __init__(
         self,
-        obs_dim: int,
+        obs: Tree,
         action_dim: int,
         net: NetSpec,
         num_critics: int,
         normed: bool = False,
     ):
         super().__init__()
-        sizes = (obs_dim + action_dim, *net.hidden, 1)
+        self.encoder = net.build_encoder(seen_part(obs))
+        num_features = vector_dim(seen_part(obs)) if self.encoder is None else self.encoder.num_features
+        sizes = (num_features + action_dim, *net.hidden, 1)
         self.net = mlp(sizes, net.activation, init=net.init, num_members=num_critics, normed=normed)
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        return self.net(torch.cat([obs, action], -1)).squeeze(-1)
+    def forward(self, obs: Tree, action: Tensor) -> Tensor:
+        return self.net(self.inputs(obs, action)).squeeze(-1)
 
-    def subset(self, members: Members, obs: Tensor, action: Tensor) -> Tensor:
+    def subset(self, members: Members, obs: Tree, action: Tensor) -> Tensor:
         """The values of the chosen critics; the others are not computed: [B, O], [B, A] -> [members, B]."""
-        return self.net.subset(members, torch.cat([obs, action], -1)).squeeze(-1)
+        return self.net.subset(members, self.inputs(obs, action)).squeeze(-1)
+
+    def inputs(self, obs: Tree, action: Tensor) -> Tensor:
+        """Features and actions side by side [B, F + A]."""
+        return torch.cat([obs if self.encoder is None else self.encoder(obs), action], -1)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ..imports import find, is_import_path
 from ..tree import Tree
-from ..types import vector_dim
+from ..types import Leaf, vector_dim
+from .encoders import Encoder
 from .layers import ACTIVATIONS, Activation, Init, Stack, mlp
 
 
@@ -25,6 +26,16 @@ class NetSpec:
     normalize_obs: bool = False
     network: str = "mlp"
     """A name in ``NETWORKS``, or the import path of a function with the same arguments as ``linear_layers``."""
+    encoder: str = "auto"
+    """``auto``, a name in ``encoders.ENCODERS``, or the import path of a function with the same arguments."""
+
+    def build_encoder(self, seen: Tree) -> Encoder | None:
+        """A module that maps observations to one vector of features; None if the network itself reads observations:
+        it does if they are one vector of floats, or if ``network`` is an import path and no encoder is named."""
+        is_vector = isinstance(seen, Leaf) and seen.dtype == "float32" and len(seen.shape) == 1
+        if self.encoder == "auto" and (is_vector or is_import_path(self.network)):
+            return None
+        return Encoder(seen, self.encoder)
 
     def build(self, obs: Tree, num_outputs: int, head_gain: float = 1.0, normed: bool = False) -> Any:
         """A module that maps observations [B, ...] of the leaves ``obs`` to [B, num_outputs]."""
@@ -35,7 +46,7 @@ class NetSpec:
 
     def imports(self) -> list[str]:
         """The import paths that ``build`` imports."""
-        return [self.network] if is_import_path(self.network) else []
+        return [path for path in (self.network, self.encoder) if is_import_path(path)]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"hidden": list(self.hidden)}
@@ -72,7 +83,7 @@ class Dueling(nn.Module):
 def build_dueling(obs: Tree, num_choices: int, net: NetSpec, normed: bool) -> Dueling:
     """Streams with a hidden layer of their own (arXiv:1511.06581, figure 1): the last width belongs to the streams, the
     others to the trunk. If the network is named by an import path, each stream is a whole network without a trunk."""
-    if net.imports():
+    if is_import_path(net.network):
         return Dueling(nn.Identity(), net.build(obs, 1, normed=normed), net.build(obs, num_choices, normed=normed))
     shared, last = (vector_dim(obs), *net.hidden[:-1]), net.hidden[-1:]
     trunk = list(mlp(shared, net.activation, init=net.init, head_gain=math.sqrt(2), normed=normed))

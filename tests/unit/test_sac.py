@@ -16,7 +16,7 @@ from elegantrl.errors import SpecError
 from elegantrl.nets.critics import EnsembleCritic
 from elegantrl.nets.layers import EnsembleLinear
 from elegantrl.nets.networks import NetSpec
-from elegantrl.types import EnvSpec, Transition
+from elegantrl.types import EnvSpec, Leaf, Transition
 
 CPU = torch.device("cpu")
 MakeSpec = Callable[..., EnvSpec]
@@ -192,7 +192,7 @@ def test_random_actions_until_learning_starts(make_spec: MakeSpec) -> None:
 
 def test_stacked_critics_equal_a_loop_over_linear_layers() -> None:
     # Guards against: ENS1, ensemble members that share layers, or linear layers in a row.
-    critic = EnsembleCritic(3, 2, NetSpec(hidden=(7, 6)), 4)
+    critic = EnsembleCritic(Leaf((3,)), 2, NetSpec(hidden=(7, 6)), 4)
     obs, action = torch.randn(2, 10, 3, generator=torch.Generator().manual_seed(0)).split([1, 1])
     obs, action = obs[0], action[0, :, :2]
     singles = []
@@ -221,7 +221,7 @@ def test_stacked_critics_equal_a_loop_over_linear_layers() -> None:
 
 def test_ensemble_members_are_independent() -> None:
     # Guards against: ENS1, ensemble members that share layers, or linear layers in a row.
-    critic = EnsembleCritic(3, 2, NetSpec(hidden=(7, 6)), 3)
+    critic = EnsembleCritic(Leaf((3,)), 2, NetSpec(hidden=(7, 6)), 3)
     obs, action = torch.randn(10, 3), torch.randn(10, 2)
     before = critic(obs, action)
     grads_before = torch.autograd.grad(before[1:].square().sum(), list(critic.parameters()))
@@ -238,7 +238,7 @@ def test_ensemble_members_are_independent() -> None:
 
 
 def test_ensemble_members_start_apart_and_alternate_with_a_non_linearity() -> None:
-    critic = EnsembleCritic(3, 2, NetSpec(hidden=(7, 6)), 3)
+    critic = EnsembleCritic(Leaf((3,)), 2, NetSpec(hidden=(7, 6)), 3)
     for p in critic.parameters():
         assert not torch.equal(p[0], p[1]) and not torch.equal(p[1], p[2])
         bound = 1 / math.sqrt({7: 5, 6: 7, 1: 6}[p.shape[-1]])

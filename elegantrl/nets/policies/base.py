@@ -16,8 +16,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ...tree import Tree
-from ...types import ActionSpec, vector_dim
+from ...types import ActionSpec, Leaf, mask_of, seen_part, vector_dim
 from ..distributions import Categorical, DiagGaussian
+from ..encoders import Encoder
 from ..networks import NetSpec
 from ..normalize import ObsNorm
 
@@ -42,11 +43,30 @@ class Policy(nn.Module, ABC):
 
     norm: nn.Module
     """Normalises observations; ``nn.Identity`` if it is switched off."""
+    encoder: Encoder | None
+    """Turns normalised observations into features; None if they are the features."""
+    feature_leaves: Tree
+    """The leaves of features."""
 
     def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec):
         super().__init__()
         self.action_spec, self.action_dim = action, action.num_outputs
-        self.norm = ObsNorm(vector_dim(obs)) if net.normalize_obs else nn.Identity()
+        seen, self.has_mask = seen_part(obs), mask_of(obs) is not None
+        self.norm = ObsNorm(vector_dim(seen)) if net.normalize_obs else nn.Identity()
+        self.encoder = net.build_encoder(seen)
+        self.feature_leaves = seen if self.encoder is None else Leaf((self.encoder.num_features,))
+
+    def normed(self, obs: Tree) -> Tree:
+        """The part of observations that a policy sees, normalised."""
+        return self.norm(seen_part(obs))
+
+    def encode(self, normed: Tree) -> Tree:
+        """Features [..., F] of observations [..., *shape of the leaf] that are normalised already."""
+        return normed if self.encoder is None else self.encoder(normed)
+
+    def features(self, obs: Tree) -> Tree:
+        """The input of the network and of a value network beside it: [..., F]."""
+        return self.encode(self.normed(obs))
 
     def initial_carry(self, num_lanes: int) -> Tree:
         """The carry at the beginning of an episode [N, ...]; () for a policy that needs none."""
@@ -97,7 +117,7 @@ class NetPolicy(Policy):
 
     def output(self, obs: Tree) -> Tensor:
         """The network's output for observations [B, ...]."""
-        return self.net(self.norm(obs))  # type: ignore[no-any-return]
+        return self.net(self.features(obs))  # type: ignore[no-any-return]
 
     def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
         out = self.output(obs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Generator, Tensor
 
 from ...tree import Tree
-from ...types import ActionSpec
+from ...types import ActionSpec, mask_of
 from ..distributions import Categorical
 from ..networks import NetSpec
 from .base import Draw, NetPolicy, above_entropy
@@ -20,10 +20,14 @@ class CategoricalPolicy(NetPolicy):
 
     def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec = DEFAULT_NET):
         super().__init__(obs, action, net)
-        self.net = net.build(obs, self.action_dim, head_gain=0.01)
+        self.net = net.build(self.feature_leaves, self.action_dim, head_gain=0.01)
 
     def dist(self, obs: Tree) -> Categorical:
-        return Categorical.from_logits(self.output(obs))
+        return self.dist_from(self.features(obs), mask_of(obs))
+
+    def dist_from(self, features: Tree, mask: Tensor | None) -> Categorical:
+        """The distribution for features [..., F] and the choices that are allowed [..., A]."""
+        return Categorical.from_logits(self.net(features))
 
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
         return list(zip(Categorical.noise((num_steps, num_lanes, self.action_dim), generator)))

@@ -36,7 +36,7 @@ class DeterministicPolicy(WarmUpPolicy):
         warm_up_hold: int = 1,
     ):
         super().__init__(obs, action, net, warm_up_hold)
-        self.net = net.build(obs, self.action_dim, head_gain=0.01)
+        self.net = net.build(self.feature_leaves, self.action_dim, head_gain=0.01)
         self.noise_std, self.drifts = noise_std, noise == "ou"
 
     def initial_carry(self, num_lanes: int) -> Tree:
@@ -46,9 +46,9 @@ class DeterministicPolicy(WarmUpPolicy):
         noise = self.random_frac.new_zeros(num_lanes, self.action_dim)
         return Carry(None, None, noise) if carry == () else carry._replace(noise=noise)
 
-    def action(self, normed_obs: Tensor) -> Tensor:
+    def action(self, normed_obs: Tree) -> Tensor:
         """Actions in [-1, 1], shape [B, A], for observations that are normalised already."""
-        return self.net(normed_obs).tanh()
+        return self.net(self.encode(normed_obs)).tanh()
 
     def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
         normal, *rest = draw
@@ -68,4 +68,4 @@ class DeterministicPolicy(WarmUpPolicy):
     def logp_above_entropy(self, obs: Tree, action: Tensor) -> Tensor:
         # The log-density of the normal distribution with which it explores.
         log_std = torch.full_like(action[..., :1], math.log(max(self.noise_std, self.MIN_STD)))
-        return above_entropy(DiagGaussian(self.action(self.norm(obs)), log_std), action)
+        return above_entropy(DiagGaussian(self.action(self.normed(obs)), log_std), action)

@@ -20,11 +20,15 @@ class GaussianPolicy(NetPolicy):
 
     def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec = DEFAULT_NET, log_std_init: float = 0.0):
         super().__init__(obs, action, net)
-        self.net = net.build(obs, self.action_dim, head_gain=0.01)
+        self.net = net.build(self.feature_leaves, self.action_dim, head_gain=0.01)
         self.log_std = nn.Parameter(torch.full((self.action_dim,), log_std_init))
 
     def dist(self, obs: Tree) -> DiagGaussian:
-        return DiagGaussian(self.output(obs), self.log_std)
+        return self.dist_from(self.features(obs), None)
+
+    def dist_from(self, features: Tree, mask: Tensor | None) -> DiagGaussian:
+        """The distribution for features [..., F]; numbers have no mask."""
+        return DiagGaussian(self.net(features), self.log_std)
 
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
         return list(zip(DiagGaussian.noise(self.log_std, (num_steps, num_lanes, self.action_dim), generator)))

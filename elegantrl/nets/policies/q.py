@@ -29,9 +29,9 @@ class QPolicy(NetPolicy):
         super().__init__(obs, action, net)
         self.dueling = dueling
         if dueling:  # one more output: the state value, before the advantages
-            self.net = build_dueling(obs, self.action_dim, net, layer_norm)
+            self.net = build_dueling(self.feature_leaves, self.action_dim, net, layer_norm)
         else:
-            self.net = net.build(obs, self.action_dim, normed=layer_norm)
+            self.net = net.build(self.feature_leaves, self.action_dim, normed=layer_norm)
         self.register_buffer("epsilon", torch.ones(()))
 
     def q(self, obs: Tree) -> Tensor:
@@ -40,7 +40,7 @@ class QPolicy(NetPolicy):
 
     def values(self, normed_obs: Tree) -> Tensor:
         """Action values [B, A] of observations that are normalised already."""
-        return self._join(self.net(normed_obs))
+        return self._join(self.net(self.encode(normed_obs)))
 
     def _join(self, out: Tensor) -> Tensor:
         if not self.dueling:

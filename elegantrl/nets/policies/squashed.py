@@ -22,7 +22,7 @@ class SquashedPolicy(WarmUpPolicy):
 
     def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec = NetSpec(), warm_up_hold: int = 1):  # noqa: B008
         super().__init__(obs, action, net, warm_up_hold)
-        self.net = net.build(obs, 2 * self.action_dim)
+        self.net = net.build(self.feature_leaves, 2 * self.action_dim)
 
     def sample(self, obs: Tree, noise_BA: Tensor) -> tuple[Tensor, Tensor]:
         """Actions in (-1, 1) [B, A] and the log-density [B] of those samples."""
