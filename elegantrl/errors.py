@@ -9,6 +9,7 @@ ElegantRLError
     RoleDied        the process of a role ended before it returned a result
       PeersLost     a learner lost its connection to the others during a step
     RoleTimedOut    a role took longer than allowed and was ended
+    BuildTimedOut   a role took longer than allowed to be built; it is not built again
     BudgetSpent     roles or environments failed more often than the run allows
   CheckpointError   no usable commit, or one that was damaged or tampered with          exit code 4
   StorageError      the run folder cannot be written                                    exit code 5
@@ -55,6 +56,10 @@ class PeersLost(RoleDied):
 
 
 class RoleTimedOut(RoleError):
+    pass
+
+
+class BuildTimedOut(RoleError):
     pass
 
 

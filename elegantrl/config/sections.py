@@ -104,7 +104,8 @@ class ExecuteConfig(Section):
     """Fraction of the workers that the learner waits for; below 1 results depend on timing."""
     role_timeout: float | None = setting(None, gt=0.0, decides_numbers=False)
     """Seconds that a worker process may take for a fragment, or an evaluator for a score, before it is replaced; None:
-    for a fragment a minute or 20 times the longest so far, for anything else half an hour."""
+    20 times the longest so far, and at least a minute for a fragment and five for a score. A constructor may take ten
+    minutes, or this long if it is longer."""
     max_worker_memory: float | None = setting(None, gt=0.0, decides_numbers=False)
     """Megabytes; a worker process that has grown beyond them is replaced, which changes no result."""
     max_restarts: int = setting(10, ge=0, decides_numbers=False)

@@ -103,6 +103,7 @@ class Executor(ABC):
     ) -> list[Handle]:
         """Start roles at the same time; the first error of a constructor is raised here.
 
+        A constructor that takes more than ``timeout`` seconds raises ``BuildTimedOut``, also in the caller's process.
         A role waits while its last ``answers_held`` large answers are still in use.
         """
 

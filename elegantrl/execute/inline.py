@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import ConfigError, RoleDied, RoleError, innermost_line
 from .base import ANSWERS_HELD, ONE_CPU, Executor, Future, Handle, Needs, Ref
+from .limit import time_limit
 
 
 class InlineRef(Ref):
@@ -70,9 +71,13 @@ class InlineExecutor(Executor):
         needs: Needs = ONE_CPU,
         answers_held: int = ANSWERS_HELD,
     ) -> list[Handle]:
-        new = [InlineHandle(InlineFuture(build).result()) for build in builds]
-        self.handles += new
-        return list(new)
+        new: list[Handle] = []
+        for build in builds:
+            with time_limit(timeout, "a constructor"):
+                handle = InlineHandle(InlineFuture(build).result())
+            self.handles.append(handle)
+            new.append(handle)
+        return new
 
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
         return [future for future in futures if future.done()]

@@ -22,7 +22,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, RoleDied, RoleTimedOut, format_error
+from ..errors import BuildTimedOut, ConfigError, RoleDied, RoleTimedOut, format_error
 from .base import ANSWERS_HELD, ONE_CPU, Executor, Future, Handle, Needs, Ref
 from .child import BUILD, run_child
 from .failures import NO_MAIN_GUARD, cannot_be_sent, format_exit, leave_if_importing_main, no_main_guard, revive
@@ -269,9 +269,11 @@ class ProcessExecutor(Executor):
             calls = [h.call(BUILD, build, timeout=timeout) for h, build in zip(new, builds, strict=True)]
             for call in calls:
                 call.result()
-        except BaseException:
+        except BaseException as error:
             for handle in new:
                 self.kill(handle)
+            if isinstance(error, RoleTimedOut):
+                raise BuildTimedOut(f"a constructor does not return: {error}") from None
             raise
         return list(new)
 

@@ -16,7 +16,8 @@ class RestartBudget:
     """Allows ``limit`` restarts within the window.
 
     If a role dies again before it has done any work, the pause gets longer each time: the cause may be temporary.
-    Deaths with work in between need no pause, and the budget ends a loop of them.
+    Deaths with work in between need no pause, and the budget ends a loop of them. A role that has done no work since
+    its first death, a whole window ago, ends the run too: hangs of ten minutes each would never fill a window.
     """
 
     def __init__(
@@ -29,9 +30,15 @@ class RestartBudget:
         self.limit, self.of, self._clock, self._sleep = limit, of, clock, sleep
         self._spent: deque[float] = deque()
         self._in_a_row: dict[str, int] = {}
+        self._first_in_a_row: dict[str, float] = {}
 
     def spend(self, why: str, role: str = "") -> str:
-        """Spend one restart, after a pause unless it is the first in a row; returns how many are spent."""
+        """Spend one restart, after a pause unless it is the first in a row; returns how many are spent.
+
+        Failures without a ``role`` have nothing in between that could count as work.
+        """
+        if role and self._clock() - self._first_in_a_row.setdefault(role, self._clock()) >= WINDOW_SECONDS:
+            raise BudgetSpent(f"{why}; it has done no work for {WINDOW_SECONDS / 60:g} minutes, so the run ends")
         while self._spent and self._spent[0] <= self._clock() - WINDOW_SECONDS:
             self._spent.popleft()
         if len(self._spent) >= self.limit:
@@ -49,3 +56,4 @@ class RestartBudget:
     def has_recovered(self, role: str) -> None:
         """The role works again: its next death counts as the first in a row."""
         self._in_a_row.pop(role, None)
+        self._first_in_a_row.pop(role, None)

@@ -88,7 +88,8 @@ class EvaluatorClient:
         self.handle = self.spawn()
 
     def spawn(self) -> Handle:
-        (handle,) = self.restarts.retry("evaluator", lambda: self.executor.spawn_all([self.build], self.timeouts.of()))
+        limit = self.timeouts.of_build()
+        (handle,) = self.restarts.retry("evaluator", lambda: self.executor.spawn_all([self.build], limit))
         return handle
 
     def request_score(self, weights: Ref, seed: int) -> None:

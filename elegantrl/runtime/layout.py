@@ -25,7 +25,9 @@ from ..config.sections import ExecuteConfig
 from ..envs import GymVecEnv, make_env
 from ..envs.vec_env import VecEnv
 from ..errors import ConfigError, ElegantRLError
+from ..execute.limit import time_limit
 from ..imports import import_fast
+from .timeouts import Timeouts
 
 COSTLY_SECONDS = 1e-3
 """Environment steps that take longer run in processes: sending a step takes a tenth of this."""
@@ -92,13 +94,12 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
     if is_instance(source):
         return Layout(INLINE, "the environment is an instance, which stays in this process")
     lanes = min(PROBE_LANES, config.env.num_envs // config.num_groups)
-    env = make_env(source, lanes, **config.env.arguments | {"frame_stack": 1})  # without the wrapper around its class
-    try:
-        if not isinstance(env, GymVecEnv):
-            return Layout(INLINE, "it steps all its environments at once")
-        cost = step_cost(env)
-    finally:
-        env.close()
+    arguments = config.env.arguments | {"frame_stack": 1}  # without the wrapper around its class
+    limit = Timeouts(config.execute.role_timeout).of_build()
+    with time_limit(limit, f"the environment {config.env.id!r}, built to measure the time of its steps,"):
+        cost = cost_of(source, lanes, arguments)
+    if cost is None:
+        return Layout(INLINE, "it steps all its environments at once")
     took = f"a step takes {format_duration(cost.seconds)}"
     if not main_module_is_guarded():
         return Layout(INLINE, f'{took}; processes need `if __name__ == "__main__":` in the script')
@@ -107,6 +108,15 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
     if layout.execute["executor"] == "process" and not can_be_sent(source):
         return Layout(INLINE, f"{took}, but other processes cannot import the environment")
     return layout
+
+
+def cost_of(source: Any, num_lanes: int, arguments: dict[str, Any]) -> Cost | None:
+    """The cost of a step; None if the environment steps all its lanes at once."""
+    env = make_env(source, num_lanes, **arguments)
+    try:
+        return step_cost(env) if isinstance(env, GymVecEnv) else None
+    finally:
+        env.close()
 
 
 def layout_of_cheap(config: RunConfig, cost: Cost, took: str, cores: int) -> Layout:

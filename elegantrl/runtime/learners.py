@@ -66,7 +66,9 @@ class Learners:
     def start(self) -> None:
         """Spawn all ranks and connect them; if one fails, all are ended."""
         ranks = range(len(self.groups))
-        self.handles = self.executor.spawn_all([self.build(rank) for rank in ranks], self.timeouts.of(), self.needs)
+        self.handles = self.executor.spawn_all(
+            [self.build(rank) for rank in ranks], self.timeouts.of_build(), self.needs
+        )
         try:
             if len(ranks) > 1:
                 self.connect()

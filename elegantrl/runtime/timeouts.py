@@ -25,10 +25,18 @@ class Timeouts:
             return None
         if self.role_timeout is not None:
             # A resume may replay long episodes: the user's limit for a fragment does not apply.
-            return self.role_timeout if kind in ("sample", "score") else max(FIRST_SECONDS, self.role_timeout)
+            return self.role_timeout if kind in ("sample", "score") else self.of_build()
         if kind not in self.longest:
             return FIRST_SECONDS
         return max(USUAL_SECONDS[kind], USUAL_FACTOR * self.longest[kind])
+
+    def of_build(self) -> float:
+        """The seconds that the constructor of a role may take, in any process."""
+        return max(FIRST_SECONDS, self.role_timeout or 0.0)
+
+    def of_reset(self) -> float | None:
+        """The seconds that the first resets may take in this process; None if they run in other processes."""
+        return None if self.isolates else self.of_build()
 
     def note(self, kind: str, call: Future) -> None:
         """Record the time of a call that has ended."""

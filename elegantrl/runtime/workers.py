@@ -21,6 +21,7 @@ import numpy as np
 
 from ..config.sections import ExecuteConfig
 from ..execute.base import ANSWERS_HELD, Executor, Future, Handle, Ref
+from ..execute.limit import time_limit
 from ..nets.policies import PolicySpec
 from ..types import EnvSpec, Fragment, State, Weights
 from .recovery import BrokenLanes, Recovery
@@ -83,13 +84,16 @@ class WorkerPool:
     def spawn(self, role: str, builds: Sequence[Callable[[], Any]]) -> list[Handle]:
         """New roles; if one of them dies before it is built, all are spawned again."""
         held = self.max_lag + ANSWERS_HELD
-        return self.restarts.retry(role, lambda: self.executor.spawn_all(builds, self.timeouts.of(), answers_held=held))
+        limit = self.timeouts.of_build()
+        return self.restarts.retry(role, lambda: self.executor.spawn_all(builds, limit, answers_held=held))
 
     def spawn_workers(self, num_workers: int) -> list[WorkerRecord]:
         """Workers that share all groups."""
         groups = split_groups(self.num_groups, num_workers)
         builds = [self.build(part) for part in groups]
-        return [WorkerRecord(*worker) for worker in zip(builds, groups, self.spawn("workers", builds), strict=True)]
+        handles = self.spawn("workers", builds)
+        self.restarts.has_recovered("workers")  # a later change of their number fails for reasons of its own
+        return [WorkerRecord(*worker) for worker in zip(builds, groups, handles, strict=True)]
 
     def start(self, policy_spec: PolicySpec, seed: int) -> None:
         """Send the policy's spec to all workers; only now can they act."""
@@ -100,7 +104,8 @@ class WorkerPool:
 
     def start_workers(self) -> None:
         spec, seed = self.recovery.policy_spec, self.recovery.seed
-        calls = [w.handle.call("start", spec, seed, timeout=self.timeouts.of()) for w in self.workers]
+        with time_limit(self.timeouts.of_reset(), "the first reset of an environment"):
+            calls = [w.handle.call("start", spec, seed, timeout=self.timeouts.of()) for w in self.workers]
         for number, call in enumerate(calls):
             # A worker that replaced the first one was started by its recovery.
             self.call_worker(number, lambda worker: None, call)

@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch import nn
 
-from elegantrl.errors import ConfigError, NonFinite, RoleDied, RoleError, RoleTimedOut
+from elegantrl.errors import BuildTimedOut, ConfigError, NonFinite, RoleDied, RoleError, RoleTimedOut
 from elegantrl.execute.base import ANSWERS_HELD, Executor, RemoteTraceback, where_raised
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.process import ProcessExecutor
@@ -261,6 +261,53 @@ def test_death_is_told_in_words(isolating: Executor, how: str, words: str) -> No
 def test_death_in_a_constructor(isolating: Executor) -> None:
     with pytest.raises(RoleDied, match="exited with code 9"):
         isolating.spawn(partial(os._exit, 9))
+
+
+def hang() -> Role:
+    return threading.Event().wait()  # type: ignore[return-value]
+
+
+def connect_for_ever() -> Role:
+    """As a constructor does that waits for its simulator: no error ends it."""
+    while True:
+        with contextlib.suppress(Exception):
+            time.sleep(0.01)
+            raise OSError("connection refused")
+
+
+@pytest.mark.parametrize("build", [hang, connect_for_ever])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_constructor_that_does_not_return_is_given_up(backend: str, build: Callable[[], Role]) -> None:
+    """R14: also in this process, where nothing is left of the limit afterwards."""
+    executor = BACKENDS[backend]()
+    handler = signal.getsignal(signal.SIGALRM)
+    try:
+        with pytest.raises(BuildTimedOut, match=r"a constructor .*0\.2 s.*--role-timeout") as caught:
+            executor.spawn_all([build], timeout=0.2)
+        assert caught.value.exit_code == 3
+        assert executor.spawn_all([Role], timeout=SECONDS)[0].call("echo", 1).result() == 1
+    finally:
+        executor.close()
+    assert signal.getsignal(signal.SIGALRM) is handler
+
+
+def test_a_caller_keeps_its_timer() -> None:
+    calls: list[int] = []
+    before, handler = signal.getitimer(signal.ITIMER_REAL), signal.getsignal(signal.SIGALRM)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, lambda number, _: calls.append(number))
+        InlineExecutor().spawn_all([Role], timeout=SECONDS)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        signal.setitimer(signal.ITIMER_REAL, SECONDS, 5.0)
+        InlineExecutor().spawn_all([Role], timeout=SECONDS)
+        left, interval = signal.getitimer(signal.ITIMER_REAL)
+        assert 0.0 < left <= SECONDS and interval == 5.0
+        signal.raise_signal(signal.SIGALRM)
+        assert calls == [signal.SIGALRM]
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *before)  # the limit of this test
 
 
 @pytest.mark.parametrize("method", ["hang", "hang_with_the_interpreter"])

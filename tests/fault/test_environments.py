@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.report import plot as plot_module
 from elegantrl.roles.group import GroupActor
+from elegantrl.runtime import timeouts
 from elegantrl.runtime.progress import Silent
 from elegantrl.runtime.requests import pack_fragment, unpack_fragment
 from elegantrl.runtime.run import RunResult
@@ -372,6 +374,40 @@ def test_a_step_that_does_not_fit_is_refused_before_training(
 ) -> None:
     outcome = train("--env-kwargs", f"mode={mode}", "at_step=1", "--executor", executor)
     assert outcome.code == 2 and re.match(RAISED[mode].removeprefix("SpecError: "), outcome.sentence)
+    assert os.listdir() == []
+
+
+class NeverBuilt(gym.Env[Any, Any]):
+    def __init__(self) -> None:
+        threading.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("source", "kwargs", "executor", "says"),
+    [
+        ("NeverBuilt", (), "auto", "the environment '{}', built to measure the time of its steps, took longer than"),
+        ("NeverBuilt", (), "inline", "a constructor took longer than"),
+        ("NeverBuilt", (), "process", "a constructor does not return: no answer to (build)"),
+        ("FaultEnv", ("mode=hang", "at_reset=1"), "inline", "the first reset of an environment took longer than"),
+        ("FaultEnv", ("mode=hang", "at_step=2"), "auto", "the environment '{}', built to measure"),
+    ],
+)
+def test_an_environment_that_hangs_before_training_is_given_up(
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    source: str,
+    kwargs: tuple[str, ...],
+    executor: str,
+    says: str,
+) -> None:
+    """R14: in ten minutes, and with a sentence; here sooner."""
+    monkeypatch.setattr(timeouts, "FIRST_SECONDS", 1.5)
+    monkeypatch.chdir(tmp_path)
+    name = f"{__name__}:{source}"
+    outcome = cli("train", "ppo", name, "--run-dir", "run", *SMALL, "--executor", executor, "--env-kwargs", *kwargs)
+    assert outcome.code == 3 and outcome.sentence.startswith(says.format(name))
+    assert "1.5 s" in outcome.sentence and "--role-timeout" in outcome.sentence
     assert os.listdir() == []
 
 

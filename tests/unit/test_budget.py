@@ -68,6 +68,23 @@ def test_the_longest_loop_of_deaths_is_over_soon() -> None:
     assert clock.now < 1012
 
 
+def test_a_role_that_hangs_for_a_window_each_time_is_given_up() -> None:
+    """R14: such deaths are so far apart that the window holds one of them at a time."""
+    clock = Clock()
+    budget = RestartBudget(10, clock, clock.sleep)
+    for _ in range(3):  # with work in between the run goes on
+        budget.spend("hung", "worker 0")
+        budget.has_recovered("worker 0")
+        clock.now += 700
+    budget.spend("hung", "worker 0")
+    clock.now += 300
+    budget.spend("hung", "worker 1")
+    clock.now += 300
+    with pytest.raises(BudgetSpent, match=r"^hung; it has done no work for 10 minutes"):
+        budget.spend("hung", "worker 0")
+    budget.spend("hung", "worker 1")
+
+
 def test_old_restarts_are_forgotten() -> None:
     clock = Clock()
     budget = RestartBudget(2, clock, clock.sleep)
