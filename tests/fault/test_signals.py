@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 import uuid
@@ -217,9 +219,11 @@ def marked(mark: str) -> dict[int, str]:
 def test_nothing_of_a_run_is_left_soon_after_it(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Neither roles nor the helpers of multiprocessing, and no memory that they share."""
+    """Neither roles nor the helpers of multiprocessing, no memory that they share and no temporary folders (R16)."""
     mark = f"of-{uuid.uuid4().hex}"
     monkeypatch.setenv("ELEGANTRL_TEST_MARK", mark)
+    temporary = tempfile.mkdtemp()  # not below tmp_path: the path of a socket has at most 107 characters
+    monkeypatch.setenv("TMPDIR", temporary)
     shared = set(os.listdir("/dev/shm"))
     roles = ("--executor", "process", "--num-workers", 2, "--num-learners", 1)
     process = start("CartPole-v1", tmp_path / "run", *roles)
@@ -228,6 +232,7 @@ def test_nothing_of_a_run_is_left_soon_after_it(
     # Two workers, a learner and an evaluator, their parent, the server that forks them, and multiprocessing's tracker.
     assert len(found) == 7
     assert sum("memfd:elegantrl" in maps for maps in found.values()) >= 4
+    assert any(name.startswith("pymp-") for name in os.listdir(temporary))
     process.send_signal(number)
     process.wait(timeout=SECONDS)
     deadline = time.monotonic() + GONE_SECONDS
@@ -235,6 +240,8 @@ def test_nothing_of_a_run_is_left_soon_after_it(
         assert time.monotonic() < deadline, f"{len(left)} processes are left"
         time.sleep(0.01)
     assert set(os.listdir("/dev/shm")) <= shared  # others may have come to their end meanwhile
+    assert not any(name.startswith("pymp-") for name in os.listdir(temporary))
+    shutil.rmtree(temporary)
 
 
 def test_a_closed_terminal_ends_a_run_after_a_commit(tmp_path: Path) -> None:

@@ -8,17 +8,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from elegantrl.config.run import ExecuteConfig
+from elegantrl.envs import make_env
 from elegantrl.execute.base import Executor, Future
 from elegantrl.execute.inline import InlineExecutor, InlineFuture
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.runtime.requests import Pending, Request
+from elegantrl.runtime import recovery
+from elegantrl.runtime.committer import tensors_of
+from elegantrl.runtime.requests import Pending, Request, WorkerRecord
+from elegantrl.runtime.restarts import FaultCounts
 from elegantrl.runtime.timeouts import Timeouts
 from elegantrl.runtime.workers import WorkerPool
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fault, Fragment, Rollout, State, Weights
@@ -220,3 +225,36 @@ def test_how_long_calls_may_take() -> None:
     # R11: the limit of a fragment is none of a resume, which may have to replay long episodes.
     short, long = Timeouts(7.0), Timeouts(7000.0)
     assert (short.of("sample"), short.of("score"), short.of(), long.of()) == (7.0, 7.0, 600.0, 7000.0)
+
+
+def test_snapshots_of_long_episodes_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R13: a snapshot that took long is followed by a pause of 20 times its duration, up to a number of requests."""
+    now = [1000.0]
+    monkeypatch.setattr(recovery, "time", Mock(monotonic=lambda: now[0]))
+    made = recovery.Recovery(Mock(isolates=True), Timeouts(), FaultCounts(), recovery.BrokenLanes(1, 1), Mock())
+    worker = WorkerRecord(Mock(), range(1), Mock())
+    made.adopt_snapshot(worker, {}, 0)
+    assert not made.is_due(worker)  # nothing to repeat
+    worker.past = [Request(None, 4, seq) for seq in range(1, recovery.SNAPSHOT_CALLS + 1)]
+    assert made.is_due(worker)
+    worker.snapshot_seconds = 0.5
+    for seconds, due in ((9.9, False), (10.1, True)):
+        now[0] = 1000.0 + seconds
+        assert made.is_due(worker) is due
+    worker.snapshot_seconds, worker.past = 60.0, worker.past * (recovery.MAX_PAST // recovery.SNAPSHOT_CALLS)
+    assert made.is_due(worker)  # each request holds the weights that it was sent with
+
+
+def test_the_snapshot_of_an_endless_episode_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    # R13: beyond its limit the log of an episode is dropped, and a resume begins a new episode.
+    monkeypatch.setattr("elegantrl.envs.gymnasium.MAX_LOG_STEPS", 64)
+    monkeypatch.setattr("elegantrl.envs.episode_log.CHUNK_STEPS", 16)
+    env = make_env("Pendulum-v1", 2, max_episode_steps=10**6)
+    env.reset(0)
+    sizes = []
+    for _ in range(6):
+        for _ in range(32):
+            env.step(torch.zeros(2, 1))
+        sizes.append(sum(leaf.numel() for _, leaf in tensors_of(env.state_dict(), "env")))
+    assert sizes[0] < sizes[1] and sizes[2] == sizes[5] < sizes[1]
+    env.close()
