@@ -16,6 +16,7 @@ from ..errors import ConfigError, ElegantRLError, RoleError, format_error
 from ..report.video import check_video_path, film_episode
 from ..runtime.display import Stdout
 from ..store.trained import TrainedPolicy
+from .output import write_line
 from .parse import parse
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ def main(argv: list[str]) -> int:
         }
         if video is not None:
             result["video"] = {"file": str(video.path), "frames": video.num_frames, "return": video.episode_return}
-        print(json.dumps(result))
+        write_line(json.dumps(result))
         return 0
     agent = policy.config.agent_name if len(flags.runs) == 1 else f"ensemble of {len(flags.runs)} runs"
     table = Table(title=escape(f"{agent} on {env}"), title_justify="left")

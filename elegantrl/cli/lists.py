@@ -10,6 +10,7 @@ from ..config.recipes import tuned_environments
 from ..envs import env_names
 from ..registry import agent_names, find_agent
 from ..runtime.display import Stdout
+from .output import write_line
 from .parse import parse
 
 
@@ -29,7 +30,7 @@ def envs_main(argv: list[str]) -> int:
     for name, kind in env_names():
         table.add_row(name, kind)
     Stdout().print(table)
-    print("Also envpool:ID for any EnvPool task, and module:attribute for an environment of your own.")
+    write_line("Also envpool:ID for any EnvPool task, and module:attribute for an environment of your own.")
     return 0
 
 

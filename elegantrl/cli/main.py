@@ -7,7 +7,9 @@ import os
 import sys
 from collections.abc import Callable
 
+from .. import __version__
 from ..errors import ConfigError, ElegantRLError, did_you_mean
+from .output import open_closed_streams, write_line
 
 USAGE = """\
 usage: elegantrl COMMAND ...
@@ -59,34 +61,37 @@ def commands() -> dict[str, Callable[[list[str]], int]]:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; every expected error is one sentence on stderr and an exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    usage = usage_for(argv)
-    if usage is not None:
-        print(usage)
-        return 0 if {"-h", "--help"} & {*argv} else 2
-    if argv[0] == "--version":
-        from .. import __version__
-
-        print(f"elegantrl {__version__}")
-        return 0
+    open_closed_streams()
     sys.path.append(os.getcwd())  # last, so that a file here never takes the place of an installed module
     handler = logging.StreamHandler()
     # A run says itself which commits it skipped, and an error why none was left.
     handler.addFilter(lambda record: "skipping commit" not in record.msg)
     logging.basicConfig(format="elegantrl: %(message)s", level=logging.WARNING, handlers=[handler])
     try:
-        known = commands()
-        if argv[0] not in known:
-            raise ConfigError(f"there is no command {argv[0]!r}; {did_you_mean(argv[0], known)}")
-        return known[argv[0]](argv[1:])
+        return run_command(argv)
     except ElegantRLError as error:
         print(f"elegantrl: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:  # before a run began, or the second Ctrl-C of one
         print("elegantrl: interrupted at once; a run folder keeps its last commit", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of the output went away, e.g. `elegantrl envs | head`
+    except BrokenPipeError:  # the reader of the output has ended, e.g. `elegantrl envs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def run_command(argv: list[str]) -> int:
+    usage = usage_for(argv)
+    if usage is not None:
+        write_line(usage)
+        return 0 if {"-h", "--help"} & {*argv} else 2
+    if argv[0] == "--version":
+        write_line(f"elegantrl {__version__}")
+        return 0
+    known = commands()
+    if argv[0] not in known:
+        raise ConfigError(f"there is no command {argv[0]!r}; {did_you_mean(argv[0], known)}")
+    return known[argv[0]](argv[1:])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import tyro
 
 from ..errors import CheckpointError, ConfigError
 from ..report.plot import plot_runs
+from .output import write_line
 from .parse import parse
 
 
@@ -31,5 +32,5 @@ def main(argv: list[str]) -> int:
         if not (run / "metrics.jsonl").exists():
             raise CheckpointError(f"{run} holds no metrics.jsonl; is it a run folder?")
     plot_runs(flags.runs, flags.out)
-    print(flags.out)
+    write_line(str(flags.out))
     return 0

@@ -41,11 +41,14 @@ class Stdout(Console):
     """
 
     def __init__(self) -> None:
-        super().__init__(file=cast(TextIO, QuietStream(sys.stdout)), emoji=False, highlight=False, force_jupyter=False)
+        # A process without a console, a service for example, has no standard output.
+        stream = QuietStream(sys.stdout or open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  used to the end
+        super().__init__(file=cast(TextIO, stream), emoji=False, highlight=False, force_jupyter=False)
 
 
 class QuietStream:
-    """A stream that drops its text once it has no reader: after a broken pipe or when its terminal is closed."""
+    """A stream that drops its text once it cannot be written: after a broken pipe, when its terminal or the stream
+    itself is closed, or when a disk is full."""
 
     def __init__(self, stream: TextIO):
         self.stream = stream
@@ -53,19 +56,19 @@ class QuietStream:
     def write(self, text: str) -> int:
         try:
             return self.stream.write(text)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: the stream is closed
             self.discard_from_now_on()
             return len(text)
 
     def flush(self) -> None:
         try:
             self.stream.flush()
-        except OSError:
+        except (OSError, ValueError):
             self.discard_from_now_on()
 
     def discard_from_now_on(self) -> None:
         # Not by closing: other code prints to the same descriptor.
-        with contextlib.suppress(OSError):  # a stream without a descriptor
+        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
     def __getattr__(self, name: str) -> Any:

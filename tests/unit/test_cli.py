@@ -525,8 +525,35 @@ def test_a_run_survives_the_loss_of_its_reader(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run/summary.json").read_text())["stop_reason"] == "max_steps"
 
 
-def test_a_listing_survives_the_loss_of_its_reader() -> None:
-    with start("envs") as process:
+def without_output(stream: str, *argv: Any) -> subprocess.CompletedProcess[str]:
+    """A command whose shell redirects its standard output: ``>&-`` closes it."""
+    command = ["sh", "-c", f'exec "$@" {stream}', "sh", sys.executable, "-m", "elegantrl", *map(str, argv)]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("stream", [">&-", ">/dev/full"])
+def test_a_run_needs_no_standard_output(tmp_path: Path, stream: str) -> None:
+    """R16: services and cron jobs start programs without one."""
+    done = without_output(stream, "train", "ppo", "CartPole-v1", "--run-dir", tmp_path / "run", *SMALL)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "run/summary.json").read_text())["stop_reason"] == "max_steps"
+
+
+@pytest.mark.parametrize("argv", [("--help",), ("envs",), ("train", "ppo", "CartPole-v1", "--help")])
+def test_commands_need_no_standard_output(argv: tuple[str, ...]) -> None:
+    done = without_output(">&-", *argv)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_result_that_cannot_be_written_is_an_error() -> None:
+    done = without_output(">/dev/full", "--version")
+    assert done.returncode == 5
+    assert done.stderr == "elegantrl: standard output cannot be written: No space left on device; free some space\n"
+
+
+@pytest.mark.parametrize("command", ["--help", "envs"])
+def test_a_listing_survives_the_loss_of_its_reader(command: str) -> None:
+    with start(command) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert (process.wait(60), process.stderr.read()) == (0, "")
