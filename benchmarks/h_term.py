@@ -111,7 +111,7 @@ def train_sb3(env: str, seed: int) -> dict[str, Any]:
     makers = [lambda: gymnasium.make(env)] * num_envs
     norm_obs, norm_reward = config.normalize_obs, config.normalize_value
     envs = VecNormalize(DummyVecEnv(makers), norm_obs=norm_obs, norm_reward=norm_reward, gamma=config.gamma)
-    judge = VecNormalize(DummyVecEnv(makers[:1]), training=False, norm_obs=norm_obs, norm_reward=False)
+    scorer = VecNormalize(DummyVecEnv(makers[:1]), training=False, norm_obs=norm_obs, norm_reward=False)
     activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[config.activation]
     total = config.schedule_steps
     model = PPO(
@@ -128,9 +128,9 @@ def train_sb3(env: str, seed: int) -> dict[str, Any]:
         model.learn(part * (index + 1) - model.num_timesteps, reset_num_timesteps=index == 0)
         seconds += time.perf_counter() - start
         if norm_obs:
-            judge.obs_rms = envs.obs_rms
-        judge.seed(10_000 + seed)
-        mean, _ = evaluate_policy(model, judge, EPISODES)
+            scorer.obs_rms = envs.obs_rms
+        scorer.seed(10_000 + seed)
+        mean, _ = evaluate_policy(model, scorer, EPISODES)
         steps.append(model.num_timesteps)
         returns.append(float(np.mean(mean)))
     return {"steps": steps, "returns": returns, "seconds": seconds}

@@ -130,7 +130,7 @@ def collecting() -> list[Measurement]:
     actions that the policy took. The raw forward is the way from an observation to an action as a user would write it:
     an ``nn.Sequential`` in inference mode, then ``torch.multinomial`` or ``torch.normal``; no log-probability, and one
     observation that stays in the cache. The bar is held to the sum of these two, each timed in its own loop, and to
-    the same without the sampling, which is the least that "forward" can mean, though nobody could collect with it.
+    the same without the sampling, which is the least that "forward" can mean, though collecting needs more.
 
     A third reference calls environment and forward in turn, as collecting must: each finds the caches full of the
     other, so that this is slower than the sum.

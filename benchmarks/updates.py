@@ -75,7 +75,7 @@ def fill(replay: PlainReplay, rollout: Rollout) -> PlainReplay:
 
 
 def spaces(spec: EnvSpec) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Space[Any]]:
-    obs_space = gymnasium.spaces.Box(-np.inf, np.inf, spec.obs_shape, np.float32)
+    obs_space = gymnasium.spaces.Box(-np.inf, np.inf, (spec.obs_dim,), np.float32)
     if spec.action.kind == "discrete":
         return obs_space, gymnasium.spaces.Discrete(spec.action.num_outputs)
     return obs_space, gymnasium.spaces.Box(-1.0, 1.0, (spec.action.num_outputs,), np.float32)
