@@ -22,10 +22,10 @@ speed is steps per second of the processor, so that what others run on the machi
 is the clock that counts. One epoch over the data on both sides, as PufferLib's configuration for CartPole says, no
 evaluations, no checkpoints, nothing compiled by torch. What differs:
 
-- Theirs acts and evaluates with one hidden layer of 128 units (GELU, 1,027 parameters), and as shipped with an LSTM of 128
+- Theirs has one hidden layer of 128 units (GELU, 1,027 parameters), and as shipped with an LSTM of 128
   units behind it (133,000 parameters). The LSTM is switched off except in `shipped`: the bar is held to the faster one.
-  Ours has a network for acting and one for judging, each with a hidden layer of 128 (ReLU, 1,667 parameters; SiLU costs
-  about what GELU does) or two of 64 (ReLU, 9,155 parameters).
+  Ours has a network for the policy and one for the value, each with a hidden layer of 128 (ReLU, 1,667 parameters;
+  SiLU costs about what GELU does) or two of 64 (ReLU, 9,155 parameters).
 - Theirs computes values while acting; weighs segments by their advantage and draws each minibatch by these weights,
   with advantages computed anew for each; clips the value loss; steps with Muon or Adam, whichever is faster. Ours
   computes values and advantages after a rollout, shuffles its rows and steps with Adam. Both have an entropy bonus.
