@@ -79,7 +79,8 @@ class FaultEnv(gym.Wrapper[Any, Any, Any, Any]):
         self.chance = np.random.default_rng(0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.num_resets += 1
+        if self.num_steps or not self.num_resets:  # an environment may be reset twice before its first step
+            self.num_resets += 1
         if seed is not None:
             self.chance = np.random.default_rng(seed)
         fails = self.num_resets == self.at_reset and self.may_fail()

@@ -71,7 +71,7 @@ def parse_kwargs(pairs: list[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise ValueError(f"--env-kwargs {pair!r} is not name=value")
-        if name in ("num_envs", "device", "frame_stack"):
+        if name in ("num_envs", "device", "frame_stack", "masks"):
             raise ValueError(f"--env-kwargs {pair!r} is a setting of the run; say --{name.replace('_', '-')} {value}")
         try:
             result[name] = yaml.safe_load(value)

@@ -23,6 +23,7 @@ SHORT = {
     "num_envs": ("env", "num_envs"),
     "num_groups": ("env", "num_groups"),
     "frame_stack": ("env", "frame_stack"),
+    "masks": ("env", "masks"),
     "env_kwargs": ("env", "kwargs"),
     "eval_env_kwargs": ("eval", "env_kwargs"),
     **{f.name: (section, f.name) for section in ("train", "execute") for f in used_fields(SECTIONS[section])},

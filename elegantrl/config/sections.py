@@ -34,6 +34,8 @@ class EnvConfig(Section):
     """Groups of environments that act together, each with random streams of its own; None: one per worker."""
     frame_stack: int | None = setting(None, ge=1)
     """Newest frames of every picture that the policy sees at once; None: 4 for Atari games, 1 for all others."""
+    masks: bool | None = None
+    """Whether the policy may take only the actions that the environment's masks allow; None: if it gives masks."""
     kwargs: Annotated[NamedValues, tyro.conf.arg(name="env-kwargs")] = field(default_factory=dict)
     """Keyword arguments of the environment."""
 
@@ -44,7 +46,7 @@ class EnvConfig(Section):
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of ``make_env`` beyond the number of environments and their device."""
-        return {"frame_stack": self.frame_stack, **self.kwargs}
+        return {"frame_stack": self.frame_stack, "masks": self.masks, **self.kwargs}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +173,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 def check_kwargs(name: str, kwargs: dict[str, Any]) -> None:
     """Refuse arguments that are settings of their own, and values that a config file cannot hold."""
-    for key in {"num_envs", "device", "frame_stack"} & kwargs.keys():
+    for key in {"num_envs", "device", "frame_stack", "masks"} & kwargs.keys():
         raise ConfigError(f"{name} has {key!r}, which is a setting of its own; use --{key.replace('_', '-')}")
     try:
         json.dumps(kwargs)

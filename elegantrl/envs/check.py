@@ -14,6 +14,7 @@ from .. import tree
 from ..errors import SpecError
 from ..rng import torch_stream
 from ..types import Leaf, Obs, Step
+from .masks import empty_lanes
 from .vec_env import VecEnv, raise_faults
 
 
@@ -49,14 +50,21 @@ def _require(env: VecEnv, holds: bool, field: str, expected: str, got: str) -> N
         raise SpecError(f"environment {env.spec.name!r}: {field} is expected to be {expected}, got {got}")
 
 
-def _check_obs(env: VecEnv, field: str, obs: Any) -> None:
-    """Refuse an observation whose tree, shapes or types are not those of the spec."""
+def _check_obs(env: VecEnv, field: str, obs: Any, ended: Tensor | None = None) -> None:
+    """Refuse an observation whose tree, shapes or types are not those of the spec, and a mask that forbids all.
+
+    Where an episode ``ended`` [N] no action follows, so a mask may forbid all.
+    """
     expected, found = tree.named_leaves(env.spec.obs), tree.named_leaves(obs)
     _require(env, list(expected) == list(found), field, f"a tree of {list(expected)}", str(list(found)))
     for path, leaf in expected.items():
         _check_tensor(env, f"{field} {path}".strip(), found[path], leaf)
     if isinstance(obs, Obs) and obs.mask is not None:
-        _require(env, bool(obs.mask.any(-1).all()), f"{field} mask", "true for at least one action", "all false")
+        mask = obs.mask if obs.active is None else obs.mask | ~obs.active.unsqueeze(-1)
+        empty = empty_lanes(
+            mask.numpy(force=True), env.spec.action, [] if ended is None else ended.nonzero().flatten().tolist()
+        )
+        _require(env, not empty, f"{field} mask", "true for an option of each choice", f"all false in lane {empty[:1]}")
 
 
 def _check_tensor(env: VecEnv, field: str, value: Any, leaf: Leaf) -> None:
@@ -75,7 +83,7 @@ def _check_step(env: VecEnv, step: Step) -> None:
     _check_tensor(env, "reward", step.reward, env.spec.reward_leaf)
     _check_tensor(env, "terminated", step.terminated, Leaf((), "bool"))
     _check_tensor(env, "truncated", step.truncated, Leaf((), "bool"))
-    _check_obs(env, "next_obs", step.next_obs)
+    _check_obs(env, "next_obs", step.next_obs, step.terminated | step.truncated)
     both = bool((step.terminated & step.truncated).any())
     _require(env, not both, "truncated", "false where terminated is true", "both true")
     going = ~(step.terminated | step.truncated)

@@ -20,6 +20,7 @@ from ..tree import Tree
 from ..types import EnvSpec, Step
 from .episodic import EpisodicVecEnv
 from .hints import suggest
+from .masks import empty_lanes, empty_mask, mask_size
 from .space_text import describe_spaces
 from .spaces import ActionCodec, ObsCodec, to_device
 
@@ -38,8 +39,16 @@ class EnvPoolVecEnv(EpisodicVecEnv):
     _stream = "envpool"
 
     def __init__(
-        self, env_id: str, num_envs: int, device: torch.device | str = "cpu", num_threads: int = 1, **kwargs: Any
+        self,
+        env_id: str,
+        num_envs: int,
+        device: torch.device | str = "cpu",
+        num_threads: int = 1,
+        masks: bool | None = None,
+        **kwargs: Any,
     ):
+        """``masks``: observations are ``Obs`` with the actions that may be taken, from their key "action_mask"; None:
+        if they have that key."""
         try:
             import envpool
         except ImportError as error:
@@ -57,8 +66,10 @@ class EnvPoolVecEnv(EpisodicVecEnv):
         self.device = torch.device(device)
         name = f"envpool:{env_id}"
         pool_spec, obs_space, action_space = self._describe(envpool.make_spec)
-        self._obs = ObsCodec(name, obs_space)
         self._action = ActionCodec(name, action_space, num_envs)
+        size = mask_size(name, self._action.spec, masks, obs_space)
+        self._obs = ObsCodec(name, obs_space, size)
+        self._has_masks = size is not None
         self.spec = EnvSpec(
             name=name,
             obs=self._obs.spec,
@@ -104,6 +115,9 @@ class EnvPoolVecEnv(EpisodicVecEnv):
             for rows, begun in zip(frame, fresh, strict=True):
                 rows[info["env_id"]] = begun
             obs = self._obs.encode(frame, self._tensor)
+        if self._has_masks:
+            for lane in empty_lanes(frame[-1], self.spec.action):
+                raise empty_mask(self.spec.name, lane, self._num_steps)
         tensor = self._tensor
         reward = tensor(np.array(reward, dtype=np.float32))
         return Step(obs, reward, tensor(terminated), tensor(truncated), next_obs)

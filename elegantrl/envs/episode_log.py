@@ -6,6 +6,7 @@ Axes: T steps, N environment lanes.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,28 @@ class EpisodeLog:
         self._needed = 0  # the number of the oldest step that an open episode needs
         self._actions: list[Array] = []
         self._rewards: list[Array] = []
+
+    @classmethod
+    def aligned(
+        cls, max_steps: int, episodes: Sequence[tuple[Array, Array] | None], dtype: np.dtype[Any]
+    ) -> tuple[EpisodeLog, list[int]]:
+        """A log of the lanes' open episodes, which all end now, and the number of the first step of each.
+
+        An episode is actions [T, ...] and rewards [T]; None for a lane whose episode begins now.
+        """
+        kept = [episode for episode in episodes if episode is not None]
+        num_steps = max((len(rewards) for _, rewards in kept), default=0)
+        started = [num_steps] * len(episodes)
+        if num_steps == 0:
+            return cls(max_steps), started
+        shape = (num_steps, len(episodes))
+        all_actions = np.zeros((*shape, *kept[0][0].shape[1:]), dtype=dtype)
+        all_rewards = np.zeros(shape, dtype=np.float32)
+        for lane, episode in enumerate(episodes):
+            if episode is not None:
+                started[lane] = start = num_steps - len(episode[1])
+                all_actions[start:, lane], all_rewards[start:, lane] = episode
+        return cls(max_steps, all_actions, all_rewards), started
 
     @property
     def end(self) -> int:

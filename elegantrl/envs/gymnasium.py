@@ -8,7 +8,6 @@ Axes: N environment lanes, O observation, A action, T steps.
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,16 +17,17 @@ from numpy import ndarray
 from torch import Tensor
 
 from .. import tree
-from ..errors import CheckpointError, RoleError, SpecError, format_error, innermost_line
+from ..errors import CheckpointError, RoleError, SpecError, format_error
 from ..rng import derive_seed
 from ..tree import Tree
 from ..types import EnvSpec, Fault, State, Step, from_state, to_state
 from .episode_log import Array, EpisodeLog, digest
 from .lane_state import LaneState
-from .lanes import mask_method, seeded_reset
-from .results import NUMBERS, as_flag, as_number, five_values
+from .lanes import seeded_reset
+from .masks import MASK_KEY, empty_lanes, empty_mask, gives_masks, mask_method, mask_size
+from .results import NUMBERS, as_flag, as_number, fault_of, five_values
 from .space_text import describe_spaces
-from .spaces import MASK_KEY, ActionCodec, Frame, ObsCodec, mask_size, to_device
+from .spaces import ActionCodec, Frame, ObsCodec, to_device
 from .vec_env import Exactness, VecEnv
 
 log = logging.getLogger(__name__)
@@ -43,10 +43,15 @@ class GymVecEnv(VecEnv):
     """N single environments. ``step`` may return five values, or the four of older interfaces with ``done``."""
 
     def __init__(
-        self, envs: Sequence[Any], name: str | None = None, device: torch.device | str = "cpu", masks: bool = False
+        self,
+        envs: Sequence[Any],
+        name: str | None = None,
+        device: torch.device | str = "cpu",
+        masks: bool | None = None,
     ):
         """``masks``: observations are ``Obs`` with the actions that may be taken, from the key "action_mask" of an
-        observation, the method ``action_masks()`` or the key "action_mask" of an info, in this order."""
+        observation, the method ``action_masks()`` or the key "action_mask" of an info, in this order; None: if the
+        environment gives any."""
         first = envs[0]
         gym_spec = getattr(first, "spec", None)
         name = name or (gym_spec.id if gym_spec else type(getattr(first, "unwrapped", first)).__name__)
@@ -56,8 +61,11 @@ class GymVecEnv(VecEnv):
         self.device = torch.device(device)
         self.envs = list(envs)
         self._action = ActionCodec(name, first.action_space, len(self.envs))
-        self._obs = ObsCodec(name, first.observation_space, mask_size(name, self._action.spec) if masks else None)
-        self._mask_fns = [mask_method(env) if masks and not self._obs.gives_mask else None for env in self.envs]
+        size = mask_size(name, self._action.spec, masks, first.observation_space, lambda: gives_masks(first, name))
+        self._obs = ObsCodec(name, first.observation_space, size)
+        self._has_masks = size is not None
+        uses_method = self._has_masks and not self._obs.gives_mask
+        self._mask_fns = [mask_method(env) if uses_method else None for env in self.envs]
         self.spec = EnvSpec(
             name=name,
             obs=self._obs.spec,
@@ -119,9 +127,11 @@ class GymVecEnv(VecEnv):
                     if over or cut:
                         ended[lane] = over
             except Exception as error:
-                self._faults.append(_fault(lane, error))
+                self._faults.append(fault_of(lane, error))
                 self._copy_lane(lane, frame)
                 reward[lane], ended[lane] = 0.0, False
+        if self._has_masks:
+            self._refuse_empty_masks(frame, reward, ended)
         self._log.append(actions, reward)
         tensor, no_lanes = self._tensor, self._no_lanes
         self._frame = frame
@@ -134,6 +144,13 @@ class GymVecEnv(VecEnv):
         obs = self._begin_next(list(ended))
         flags = tensor(terminated), tensor(truncated)
         return Step(obs, tensor(reward), *flags, next_obs, self._take_faults())
+
+    def _refuse_empty_masks(self, frame: Frame, reward: Array, ended: dict[int, bool]) -> None:
+        """A mask that forbids every action is a fault of its lane, unless the episode ends there."""
+        for lane in empty_lanes(frame[-1], self.spec.action, ended):
+            self._faults.append(fault_of(lane, empty_mask(self._name, lane, self._log.end + 1)))
+            self._copy_lane(lane, frame)
+            reward[lane], ended[lane] = 0.0, False
 
     def _take_faults(self) -> tuple[Fault, ...]:
         """The faults since the last step, among them those of ``reset_lanes``."""
@@ -162,7 +179,7 @@ class GymVecEnv(VecEnv):
             try:
                 return self._begin(lane, frame)
             except SpecError as error:
-                fault = _fault(lane, error.__cause__ or error)
+                fault = fault_of(lane, error.__cause__ or error)
                 self._faults.append(fault)
         raise RoleError(
             f"environment {self.spec.name!r}: {MAX_RESETS} resets in a row failed, the last with {fault.what}"
@@ -181,6 +198,8 @@ class GymVecEnv(VecEnv):
         except Exception as error:
             raise SpecError(f"environment {self.spec.name!r}: reset fails: {format_error(error)}") from error
         self._put(frame, lane, obs, info, "reset")
+        if self._has_masks and empty_lanes(frame[-1][lane : lane + 1], self.spec.action):
+            raise empty_mask(self.spec.name, lane, self._log.end)
 
     def _put(self, frame: Frame, lane: int, obs: Any, info: Any, source: str) -> None:
         """Write an observation into ``frame``, with its mask where masks are asked for."""
@@ -259,7 +278,7 @@ class GymVecEnv(VecEnv):
         self._diverged = self._diverged or state["diverged"] or num_diverged > 0
         self._restarted = torch.tensor([episode is None for episode in replayed], device=self.device)
         self._warn_of_restarts(num_diverged, replayed.count(None) - num_diverged)
-        self._restore_log(replayed)
+        self._log, self._started = EpisodeLog.aligned(MAX_LOG_STEPS, replayed, self._action.dtype)
         return self._observe(frame)
 
     def _shows(self, frame: Frame, lane: int, expected: Tree) -> bool:
@@ -312,28 +331,7 @@ class GymVecEnv(VecEnv):
                 *(self.spec.name, num_dropped, self.spec.num_envs, MAX_LOG_STEPS),
             )
 
-    def _restore_log(self, replayed: list[tuple[Array, Array] | None]) -> None:
-        """Align the lanes' open episodes at their ends, as if the steps had just been taken together."""
-        episodes = [episode for episode in replayed if episode is not None]
-        num_steps = max((len(rewards) for _, rewards in episodes), default=0)
-        self._started = [num_steps] * self.spec.num_envs
-        if num_steps == 0:
-            return
-        shape = (num_steps, self.spec.num_envs)
-        all_actions = np.zeros((*shape, *episodes[0][0].shape[1:]), dtype=self._action.dtype)
-        all_rewards = np.zeros(shape, dtype=np.float32)
-        for lane, episode in enumerate(replayed):
-            if episode is not None:
-                self._started[lane] = start = num_steps - len(episode[1])
-                all_actions[start:, lane], all_rewards[start:, lane] = episode
-        self._log = EpisodeLog(MAX_LOG_STEPS, all_actions, all_rewards)
-
     def close(self) -> None:
         for env in self.envs:
             if hasattr(env, "close"):
                 env.close()
-
-
-def _fault(lane: int, error: BaseException) -> Fault:
-    trace = "".join(traceback.format_exception(error))
-    return Fault(lane, format_error(error), innermost_line(error), trace=trace, is_breach=isinstance(error, SpecError))

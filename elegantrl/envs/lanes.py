@@ -57,12 +57,3 @@ def seeded_reset(env: Any) -> Callable[[int], tuple[Any, Any]]:
         return (result[0], result[1]) if with_info else (result, {})
 
     return reset
-
-
-def mask_method(env: Any) -> Callable[[], Any] | None:
-    """``action_masks`` of an environment or of the environment that it wraps, if there is such a method."""
-    for layer in (env, getattr(env, "unwrapped", env)):
-        if callable(method := getattr(layer, "action_masks", None)):
-            found: Callable[[], Any] = method
-            return found
-    return None

@@ -16,6 +16,7 @@ from gymnasium.envs.registration import find_highest_version, get_env_id, parse_
 from .. import tree
 from ..errors import ConfigError, ElegantRLError, SpecError, format_error
 from ..tree import Tree
+from ..types import Obs
 from .envpool import EnvPoolVecEnv
 from .frame_stack import FrameStackVecEnv
 from .gymnasium import GymVecEnv
@@ -30,8 +31,6 @@ _factories: dict[str, Callable[..., VecEnv]] = {}
 
 _MODULES = {"classic_control": None, "toy_text": None, "box2d": "Box2D", "mujoco": "mujoco"}
 """Gymnasium's families that the adapters support, and the module that each needs beyond Gymnasium."""
-
-_UNFIT = {"Blackjack-v1", "CarRacing-v3"}  # no built-in network reads their observations: a tuple, a picture
 
 
 def register_env(name: str, factory: Callable[..., VecEnv]) -> None:
@@ -50,7 +49,7 @@ def env_names() -> list[tuple[str, str]]:
     for spec in gym.registry.values():
         family = _family(spec)
         newest = spec.version == find_highest_version(spec.namespace, spec.name)
-        if family in _MODULES and newest and spec.id not in _UNFIT and _installed(_MODULES[family]):
+        if family in _MODULES and newest and _installed(_MODULES[family]):
             names.append((spec.id, family))
     return names
 
@@ -61,7 +60,7 @@ class _Wanted(NamedTuple):
     num_envs: int
     device: torch.device | str
     first_slot: int | None
-    masks: bool
+    masks: bool | None
 
 
 def make_env(
@@ -71,7 +70,7 @@ def make_env(
     device: torch.device | str = "cpu",
     first_slot: int | None = None,
     frame_stack: int | None = None,
-    masks: bool = False,
+    masks: bool | None = None,
     **kwargs: Any,
 ) -> VecEnv:
     """``env`` as a ``VecEnv`` of ``num_envs`` lanes; ``kwargs`` go to its constructor.
@@ -81,8 +80,9 @@ def make_env(
 
     A class or function that takes ``slot`` gets the number of the environment within the run, counted from
     ``first_slot``; environments of an evaluation have none. ``frame_stack`` is the number of frames that a policy sees
-    of every picture; None: as usual for the environment. ``masks=True`` gives observations as ``Obs`` with the
-    actions that may be taken; without it masks are left out, since no built-in agent uses them yet.
+    of every picture; None: as usual for the environment. ``masks``: whether observations are ``Obs`` with the actions
+    that may be taken; None: if the environment gives masks (``masks.py`` says how). A class or function that takes
+    ``masks`` is told if it is not None.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs={num_envs} is too small; an environment has at least 1 lane")
@@ -96,7 +96,8 @@ def make_env(
 
 def env_settings(obs: Tree) -> dict[str, Any]:
     """The arguments of ``make_env`` that give an environment the observations ``obs``, a tree of ``Leaf``."""
-    return {"frame_stack": max(leaf.stack for leaf in tree.leaves(obs))}
+    has_masks = isinstance(obs, Obs) and obs.mask is not None
+    return {"frame_stack": max(leaf.stack for leaf in tree.leaves(obs)), "masks": has_masks}
 
 
 def _make(env: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
@@ -113,7 +114,9 @@ def _make_named(name: str, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
     if name in _factories:
         return _make_called(_factories[name], name, wanted, kwargs)
     if name.startswith("envpool:"):
-        return EnvPoolVecEnv(name.removeprefix("envpool:"), wanted.num_envs, wanted.device, **kwargs)
+        return EnvPoolVecEnv(
+            name.removeprefix("envpool:"), wanted.num_envs, wanted.device, masks=wanted.masks, **kwargs
+        )
     module_name, _, attribute = name.rpartition(":")
     if module_name:
         module = _imported(module_name, name)
@@ -130,6 +133,8 @@ def _make_called(factory: Callable[..., Any], name: str, wanted: _Wanted, kwargs
         offered["env_num"] = num_envs
     if not (isinstance(factory, type) and issubclass(factory, VecEnv)):
         offered = {key: value for key, value in offered.items() if key in taken}
+    if wanted.masks is not None and "masks" in taken:
+        offered["masks"] = wanted.masks
 
     def call(lane: int) -> Any:
         slot = {} if first_slot is None or "slot" not in taken else {"slot": first_slot + lane}
@@ -152,6 +157,11 @@ def _adapt(env: Any, name: str | None, wanted: _Wanted, lanes: Callable[[], list
     """``env`` itself if it has lanes of its own, else a ``VecEnv`` of ``lanes``."""
     if isinstance(env, VecEnv):
         _require_lanes(env.spec.name, env.spec.num_envs, wanted.num_envs)
+        if wanted.masks not in (None, env_settings(env.spec.obs)["masks"]):
+            raise ConfigError(
+                f"masks={wanted.masks} does not fit environment {env.spec.name!r}, whose observations"
+                f" {'have none' if wanted.masks else 'have them'}; leave it out"
+            )
         return env
     if isinstance(env, gym.vector.VectorEnv):
         _require_lanes(name or type(env).__name__, env.num_envs, wanted.num_envs)

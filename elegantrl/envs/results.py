@@ -6,11 +6,13 @@ An error of this module is a fault of one lane: during a run the lane is reset a
 from __future__ import annotations
 
 import numbers
+import traceback
 from typing import Any
 
 import numpy as np
 
-from ..errors import SpecError
+from ..errors import SpecError, format_error, innermost_line
+from ..types import Fault
 
 NUMBERS: frozenset[Any] = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
 """Types of rewards that need no further check."""
@@ -47,3 +49,9 @@ def as_flag(name: str, field: str, value: Any) -> bool:
     if not isinstance(flag, numbers.Real) or flag not in (0, 1):
         raise SpecError(f"environment {name!r}: step returned {field} {value!r}, expected True or False")
     return bool(flag)
+
+
+def fault_of(lane: int, error: BaseException) -> Fault:
+    """What went wrong in a lane, with the place and the traceback of ``error``."""
+    trace = "".join(traceback.format_exception(error))
+    return Fault(lane, format_error(error), innermost_line(error), trace=trace, is_breach=isinstance(error, SpecError))

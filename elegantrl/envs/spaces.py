@@ -17,21 +17,23 @@ from torch import Tensor
 
 from ..errors import SpecError
 from ..tree import Tree
-from ..types import ActionSpec, Leaf, Obs
+from ..types import ActionSpec, Dtype, Leaf, Obs
+from .masks import MASK_KEY, flat_mask
 
 Array = NDArray[Any]
 Frame = list[Array]
 """Raw observations of all lanes: an array [N, ...] for each leaf of a space."""
 
-MASK_KEY = "action_mask"
-"""The key of an observation or an info under which the allowed actions are found."""
+
+PICTURES: dict[Any, Dtype] = {np.uint8: "uint8", np.bool_: "bool"}
+"""Types of numbers that a picture keeps."""
 
 
 class LeafCodec:
     """One space that is no container.
 
-    Arrays keep their shape; uint8 with two axes or more, such as an image, stays uint8, and all other numbers become
-    float32. A choice becomes one-hot.
+    Arrays keep their shape; uint8 and bool with two axes or more, which are pictures, keep their type, and all other
+    numbers become float32. A choice becomes one-hot.
     """
 
     def __init__(self, name: str, space: Any, path: str = ""):
@@ -43,11 +45,11 @@ class LeafCodec:
         self.encode: Callable[[Array], Array] = lambda frame: frame
         if isinstance(space, spaces.Box | spaces.MultiBinary):
             self._low: Any = None
-            if space.dtype == np.uint8 and len(self.shape) > 1:
-                self.frame_dtype = np.uint8
+            if len(self.shape) > 1 and space.dtype is not None and space.dtype.type in PICTURES:
+                self.frame_dtype = space.dtype.type
             if not self.shape:
                 self.encode = lambda frame: frame[:, None]
-            self.leaf = Leaf(self.shape or (1,), "uint8" if self.frame_dtype is np.uint8 else "float32")
+            self.leaf = Leaf(self.shape or (1,), PICTURES.get(self.frame_dtype, "float32"))
         elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec).astype(np.int64)
             self._low, self._high = np.asarray(space.start), np.asarray(space.start) + sizes.reshape(self.shape)
@@ -71,8 +73,11 @@ class LeafCodec:
             raise self._misfit(source, f"of dtype {array.dtype}, expected numbers")
         if self._low is not None and not ((array >= self._low) & (array < self._high)).all():
             raise self._misfit(source, f"{obs!r}, expected a choice from {self._low} to below {self._high}")
-        if self.frame_dtype is np.uint8 and array.dtype != np.uint8 and not (array.astype(np.uint8) == array).all():
-            raise self._misfit(source, f"of dtype {array.dtype}, expected uint8 as in its observation_space")
+        dtype = self.frame_dtype
+        if self.leaf.is_picture and array.dtype != dtype and not (array.astype(dtype) == array).all():
+            raise self._misfit(
+                source, f"of dtype {array.dtype}, expected {self.leaf.dtype} as in its observation_space"
+            )
         return array
 
     def check_first(self, obs: Any) -> Array:
@@ -143,7 +148,7 @@ class ObsCodec:
         for leaf, rows, part in zip(self.leaves, frame, parts, strict=False):
             rows[lane] = leaf.check_first(part) if source == "reset" else leaf.check(part, source)
         if self._mask_size is not None:
-            frame[-1][lane] = True if mask is None else self._checked_mask(mask, source)
+            frame[-1][lane] = True if mask is None else flat_mask(self.name, mask, self._mask_size, source)
 
     def _parts(self, spec: Tree, obs: Any, source: str, path: str) -> list[Any]:
         """The leaves of a raw observation in the order of the space."""
@@ -159,15 +164,6 @@ class ObsCodec:
             )
         keys = list(spec) if named else list(range(len(spec)))
         return [part for key in keys for part in self._parts(spec[key], obs[key], source, f"{path}[{key!r}]")]
-
-    def _checked_mask(self, mask: Any, source: str) -> Array:
-        array = np.asarray(mask)
-        if array.shape != (self._mask_size,) or array.dtype.kind not in "biu" or not array.any():
-            raise SpecError(
-                f"environment {self.name!r}: {source} returned the action mask {_shown(mask)}, expected"
-                f" {self._mask_size} flags, at least one of them true"
-            )
-        return array.astype(np.bool_)
 
     def batch(self, batch: Any, num_envs: int, masks: Any = None) -> Frame:
         """A fresh frame from a batch of raw observations, as vector environments return them."""
@@ -263,15 +259,6 @@ class ActionCodec:
         # Clipping after rescaling keeps a value inside the bounds even where rescaling rounds up.
         clipped: Array = np.minimum(np.maximum(numbers, self._low), self._high)
         return clipped.reshape(self._batch_shape)
-
-
-def mask_size(name: str, action: ActionSpec) -> int:
-    """The number of flags of a mask: one for every option of every choice."""
-    if not action.choices:
-        raise SpecError(
-            f"environment {name!r}: its actions are continuous, so there is nothing to mask; use masks=False"
-        )
-    return action.num_outputs
 
 
 def _choices(space: Any) -> tuple[int, ...]:

@@ -21,8 +21,9 @@ from ..rng import derive_seed
 from ..tree import Tree
 from ..types import EnvSpec, Leaf, State, Step
 from .episodic import EpisodicVecEnv
+from .masks import MASK_KEY, empty_lanes, empty_mask, flat_mask, mask_method, mask_size
 from .space_text import describe_spaces
-from .spaces import MASK_KEY, ActionCodec, Array, Frame, ObsCodec, mask_size, to_device
+from .spaces import ActionCodec, Array, Frame, ObsCodec, to_device
 from .vec_env import VecEnv
 
 CARTPOLE_ENTRY_POINT = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
@@ -38,16 +39,21 @@ class GymVectorVecEnv(EpisodicVecEnv):
         env: VectorEnv[Any, Any, Any],
         name: str | None = None,
         device: torch.device | str = "cpu",
-        masks: bool = False,
+        masks: bool | None = None,
     ):
         """``masks``: observations are ``Obs`` with the actions that may be taken, from the key "action_mask" of the
-        observation or of the infos."""
+        observation, the method ``action_masks()`` of environments in this process, or the key "action_mask" of the
+        infos, in this order; None: if the environment gives any."""
         gym_spec = env.spec
         name = name or (gym_spec.id if gym_spec else type(env.unwrapped).__name__)
         self.env = env
         self.device = torch.device(device)
         self._action = ActionCodec(name, env.single_action_space, env.num_envs)
-        self._obs = ObsCodec(name, env.single_observation_space, mask_size(name, self._action.spec) if masks else None)
+        self._mask_fns = [mask_method(lane) for lane in getattr(env.unwrapped, "envs", [])]
+        gives_masks = partial(self._gives_masks, env)
+        size = mask_size(name, self._action.spec, masks, env.single_observation_space, gives_masks)
+        self._obs = ObsCodec(name, env.single_observation_space, size)
+        self._mask_size = size
         self.spec = EnvSpec(
             name=name,
             obs=self._obs.spec,
@@ -61,9 +67,28 @@ class GymVectorVecEnv(EpisodicVecEnv):
         self._same_step = env.metadata.get("autoreset_mode") is AutoresetMode.SAME_STEP
         self._mask_honoured = False
 
+    def _gives_masks(self, env: VectorEnv[Any, Any, Any]) -> bool:
+        return any(self._mask_fns) or MASK_KEY in env.reset(seed=0)[1]
+
+    def _masks(self, info: dict[str, Any]) -> Array | None:
+        """The masks [N, A] of all lanes; a lane without one may take every action."""
+        if self._mask_size is None:
+            return None
+        if any(self._mask_fns):
+            found = [None if get_mask is None else get_mask() for get_mask in self._mask_fns]
+        else:
+            present = info.get(f"_{MASK_KEY}", [MASK_KEY in info] * self.spec.num_envs)
+            found = [info[MASK_KEY][lane] if shown else None for lane, shown in enumerate(present)]
+        masks = np.ones((self.spec.num_envs, self._mask_size), dtype=np.bool_)
+        for lane, mask in enumerate(found):
+            if mask is not None:
+                masks[lane] = flat_mask(self.spec.name, mask, self._mask_size, "step")
+        return masks
+
     def _start(self, seed: int) -> Tree:
         batch, info = self.env.reset(seed=seed & 0x7FFF_FFFF)
-        frame = self._obs.batch(batch, self.spec.num_envs, info.get(MASK_KEY))
+        frame = self._obs.batch(batch, self.spec.num_envs, self._masks(info))
+        self._refuse_empty_masks(frame)
         for leaf, rows in zip(self._obs.leaves, frame, strict=False):
             for obs in rows:
                 leaf.check_first(obs)
@@ -75,24 +100,33 @@ class GymVectorVecEnv(EpisodicVecEnv):
         terminated = np.array(terminated, dtype=np.bool_)
         truncated = np.array(truncated, dtype=np.bool_) & ~terminated
         done = terminated | truncated
-        frame = self._obs.batch(batch, self.spec.num_envs, info.get(MASK_KEY))
+        frame = self._obs.batch(batch, self.spec.num_envs, self._masks(info))
         successor = frame
         if done.any():
             if self._same_step:
                 successor = [rows.copy() for rows in frame]
+                masks = info.get("final_info", {}).get(MASK_KEY)
                 for lane in np.flatnonzero(done).tolist():
-                    self._obs.put(successor, lane, info["final_obs"][lane])
+                    self._obs.put(successor, lane, info["final_obs"][lane], None if masks is None else masks[lane])
             else:
                 frame = self._reset_lanes(done, frame)
+        self._refuse_empty_masks(frame)
         next_obs = self._obs.encode(successor, self._tensor)
         obs = next_obs if frame is successor else self._obs.encode(frame, self._tensor)
         tensor = self._tensor
         reward = tensor(np.array(reward, dtype=np.float32))
         return Step(obs, reward, tensor(terminated), tensor(truncated), next_obs)
 
+    def _refuse_empty_masks(self, frame: Frame) -> None:
+        if self._mask_size is not None:
+            for lane in empty_lanes(frame[-1], self.spec.action):
+                raise empty_mask(self.spec.name, lane, self._num_steps)
+
     def _reset_lanes(self, done: Array, frame: Frame) -> Frame:
         batch, info = self.env.reset(options={"reset_mask": done.copy()})
-        fresh = self._obs.batch(batch, self.spec.num_envs, info.get(MASK_KEY))
+        fresh = self._obs.batch(batch, self.spec.num_envs, self._masks(info))
+        if self._mask_size is not None:  # infos hold the masks of the lanes that were reset
+            fresh[-1][~done] = frame[-1][~done]
         if not (self._mask_honoured or done.all()):
             if not all(np.array_equal(new[~done], old[~done]) for new, old in zip(fresh, frame, strict=True)):
                 raise SpecError(

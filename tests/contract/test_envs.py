@@ -17,6 +17,7 @@ from torch import Tensor
 
 from elegantrl import tree
 from elegantrl.envs import TensorEnv, VecEnv, check_env, make_env
+from elegantrl.errors import SpecError
 from elegantrl.types import ActionSpec, Leaf, Obs, Step
 
 
@@ -63,7 +64,10 @@ class OldCounting:
 
 
 class Tree(Counting):
-    """``Counting`` with a space, an observation and actions of choice; its infos hold the mask of its actions."""
+    """``Counting`` with a space, an observation and actions of choice; its infos may hold the mask of its actions.
+
+    At the end of an episode a mask forbids every action.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -72,28 +76,37 @@ class Tree(Counting):
         parts = {"picture": picture, "place": gym.spaces.Discrete(11), "pair": gym.spaces.Tuple([vector, vector])}
         self.observation_space: Any = {
             "picture": picture,
+            "cells": gym.spaces.Box(0, 1, (3, 4), np.bool_),
             "dict": gym.spaces.Dict(parts),
             "tuple": gym.spaces.Tuple([picture, gym.spaces.MultiBinary(2)]),
             "mask key": gym.spaces.Dict({"observation": vector, "action_mask": mask}),
         }.get(kind, vector)
-        self.action_space: Any = gym.spaces.MultiDiscrete([3, 2]) if kind == "choices" else gym.spaces.Discrete(3)
+        many = kind in ("choices", "mask choices")
+        self.action_space: Any = gym.spaces.MultiDiscrete([3, 2]) if many else gym.spaces.Discrete(3)
 
     def mask(self) -> Any:
-        return np.array([True, self.count % 2 == 0, False])
+        if self.count == self.length:
+            return np.zeros(5 if self.kind == "mask choices" else 3, dtype=np.bool_)
+        allowed = [True, self.count % 2 == 0, False]
+        return np.array([*allowed, self.count % 2 == 0, True] if self.kind == "mask choices" else allowed)
+
+    def info(self) -> dict[str, Any]:
+        return {"action_mask": self.mask()} if self.kind in ("mask info", "mask choices") else {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action)
-        *result, info = super().step(action)
-        return *result, {**info, "action_mask": self.mask()}  # type: ignore[return-value]
+        *result, _ = super().step(action)
+        return *result, self.info()  # type: ignore[return-value]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return super().reset(seed=seed)[0], {"action_mask": self.mask()}
+        return super().reset(seed=seed)[0], self.info()
 
     def _obs(self) -> Any:
         vector = super()._obs()
         picture = np.full((3, 4, 2), 10 * self.count + self.length, dtype=np.uint8)
         return {
             "picture": picture,
+            "cells": np.arange(12).reshape(3, 4) < self.count + self.length,
             "dict": {"place": self.count, "picture": picture, "pair": (vector, vector + 1)},
             "tuple": (picture, np.array([self.count % 2, 1], dtype=np.int8)),
             "mask key": {"observation": vector, "action_mask": self.mask().astype(np.int8)},
@@ -162,7 +175,7 @@ ENVS: dict[str, Callable[[], VecEnv]] = {
     "Chasing": lambda: make_env("Chasing", 3, max_episode_steps=30),
 }
 
-for _kind in ("picture", "dict", "tuple", "choices"):
+for _kind in ("picture", "cells", "dict", "tuple", "choices", "mask choices"):
     ENVS[f"{_kind} lanes"] = partial(make_env, Tree, 3, kind=_kind)
     ENVS[f"{_kind} sync"] = partial(sync, partial(Tree, _kind), AutoresetMode.SAME_STEP)
     ENVS[f"{_kind} processes"] = lambda kind=_kind: make_env(  # type: ignore[misc]
@@ -170,12 +183,21 @@ for _kind in ("picture", "dict", "tuple", "choices"):
     )
 
 MASKED: dict[str, Callable[[], VecEnv]] = {
-    "mask key": lambda: make_env(Tree, 3, kind="mask key", masks=True),
-    "mask method": lambda: make_env(MaskMethod, 3, kind="vector", masks=True),
-    "mask info": lambda: make_env(Tree, 3, kind="vector", masks=True),
-    "mask key sync": lambda: make_env(SyncVectorEnv([partial(Tree, "mask key")] * 3), masks=True),
+    "mask key": lambda: make_env(Tree, 3, kind="mask key"),
+    "mask method": lambda: make_env(MaskMethod, 3, kind="vector"),
+    "mask info": lambda: make_env(Tree, 3, kind="mask info"),
+    "mask key sync": lambda: sync(partial(Tree, "mask key"), AutoresetMode.NEXT_STEP),
+    "mask key sync same-step": lambda: sync(partial(Tree, "mask key"), AutoresetMode.SAME_STEP),
+    "mask method sync": lambda: sync(partial(MaskMethod, "vector"), AutoresetMode.DISABLED),
+    "mask info sync": lambda: sync(partial(Tree, "mask info"), AutoresetMode.NEXT_STEP),
+    "mask info sync same-step": lambda: sync(partial(Tree, "mask info"), AutoresetMode.SAME_STEP),
 }
 ENVS |= MASKED
+ENVS["mask envpool"] = lambda: make_env("envpool:Maze-v0", 2)
+ENVS["picture stack"] = lambda: make_env(Tree, 3, kind="picture", frame_stack=3)
+ENVS["dict stack sync"] = lambda: make_env(
+    SyncVectorEnv([partial(Tree, "dict")] * 3, autoreset_mode=AutoresetMode.SAME_STEP), frame_stack=2
+)
 ENVS["tensor team"] = lambda: make_env(TensorTree, 3)
 
 COUNTING: dict[str, Callable[[], VecEnv]] = {
@@ -234,18 +256,68 @@ def test_shapes_types_and_values_of_trees() -> None:
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_masks_are_part_of_the_observation_if_asked_for(name: str) -> None:
+def test_masks_are_part_of_the_observation_if_the_environment_gives_them(name: str) -> None:
     env = MASKED[name]()
     assert env.spec.obs == Obs(Leaf((2,)), Leaf((3,), "bool"))  # type: ignore[arg-type]
     env.reset(0)
+    num_ended = 0
     for _ in range(9):
         step = env.step(torch.zeros(3, dtype=torch.int64))
-        for obs in (step.obs, step.next_obs):
-            if name.endswith("sync") or not (step.terminated | step.truncated).any() or obs is step.obs:
-                assert torch.equal(obs.mask[:, 1], obs.seen[:, 0] % 2 == 0) and not obs.mask[:, 2].any()
-    plain = make_env(Tree, 3, kind="mask key")
-    assert plain.spec.obs == Leaf((2,)), "without masks the observation alone is left"
+        ended = step.terminated | step.truncated
+        count = step.obs.seen[:, 0]
+        assert torch.equal(step.obs.mask, torch.stack([count >= 0, count % 2 == 0, count < 0], 1))
+        assert torch.equal(step.next_obs.mask[~ended], step.obs.mask[~ended])
+        assert not step.next_obs.mask[ended].any(), "a mask may forbid all where the episode ends"
+        num_ended += int(ended.sum())
+    assert num_ended
     env.close()
+
+
+def test_masks_are_left_out_where_the_caller_says_so() -> None:
+    for kind in ("mask key", "mask info"):
+        assert make_env(Tree, 3, kind=kind, masks=False).spec.obs == Leaf((2,)), "the observation alone is left"
+    env = make_env(Tree, 3, kind="vector", masks=True)
+    assert env.reset(0).mask.all(), "an environment that gives none allows everything"
+    assert make_env("Taxi-v4", 2).spec.obs.mask == Leaf((6,), "bool")
+    assert make_env("CartPole-v1", 2).spec.obs == Leaf((4,))
+
+
+class Blocked(Tree):
+    """Forbids every action after some steps of an episode, or at a reset."""
+
+    def __init__(self, at: int = 2) -> None:
+        super().__init__("mask info")
+        self.at = at
+
+    def mask(self) -> Any:
+        return super().mask() & (self.count != self.at)
+
+
+def test_a_mask_that_forbids_all_is_an_error_that_names_environment_lane_and_step() -> None:
+    env = make_env(Blocked, 2)
+    env.reset(1)
+    for step in (1, 2):
+        faults = env.step(torch.zeros(2, dtype=torch.int64)).faults
+        assert [fault.lane for fault in faults] == ([0, 1] if step == 2 else [])
+    assert all(fault.is_breach for fault in faults)
+    assert "'Blocked': the action mask of lane 1 forbids every action at step 2; allow at least one" in faults[1].what
+    with pytest.raises(SpecError, match="'Blocked': the action mask of lane 0 forbids every action at step 0"):
+        make_env(Blocked, 2, at=0).reset(0)
+    vector = make_env(SyncVectorEnv([Blocked] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
+    vector.reset(1)
+    with pytest.raises(SpecError, match="the action mask of lane 0 forbids every action at step 2"):
+        run(vector, torch.zeros(2, 2, dtype=torch.int64))
+
+    class Stuck(TensorTree):
+        def observe(self, state: Tensor) -> Obs:
+            obs = super().observe(state)
+            assert obs.mask is not None
+            return obs._replace(mask=obs.mask & torch.tensor([True, True, True, False, False]))
+
+    tensor = Stuck(2)
+    tensor.reset(0)
+    with pytest.raises(SpecError, match="'Stuck': the action mask of lane 0 forbids every action at step 1"):
+        tensor.step(torch.zeros(2, 2, 2, dtype=torch.int64))
 
 
 def test_contract(factory: Callable[[], VecEnv]) -> None:

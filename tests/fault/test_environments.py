@@ -388,7 +388,12 @@ class NeverBuilt(gym.Env[Any, Any]):
         ("NeverBuilt", (), "auto", "the environment '{}', built to measure the time of its steps, took longer than"),
         ("NeverBuilt", (), "inline", "a constructor took longer than"),
         ("NeverBuilt", (), "process", "a constructor does not return: no answer to (build)"),
-        ("FaultEnv", ("mode=hang", "at_reset=1"), "inline", "the first reset of an environment took longer than"),
+        (
+            "FaultEnv",
+            ("mode=hang", "at_reset=1", "env_id=Pendulum-v1"),  # whose constructor need not look for masks
+            "inline",
+            "the first reset of an environment took longer than",
+        ),
         ("FaultEnv", ("mode=hang", "at_step=2"), "auto", "the environment '{}', built to measure"),
     ],
 )

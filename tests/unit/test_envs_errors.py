@@ -14,6 +14,7 @@ import pytest
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
+from elegantrl import tree
 from elegantrl.envs import check_env, env_names, make_env, register_env
 from elegantrl.envs.make import _factories
 from elegantrl.errors import CheckpointError, ConfigError, ElegantRLError, SpecError
@@ -253,11 +254,15 @@ def test_register_env_and_env_names(monkeypatch: pytest.MonkeyPatch) -> None:
     names = dict(env_names())
     assert names["Tiny"] == names["TensorCartPole"] == "tensor"
     assert names["Hopper-v5"] == "mujoco" and names["LunarLander-v3"] == "box2d"
-    assert not names.keys() & {"Hopper-v4", "CartPole-v0", "Blackjack-v1", "phys2d/CartPole-v1"}
+    assert not names.keys() & {"Hopper-v4", "CartPole-v0", "phys2d/CartPole-v1"}
+    assert {"Blackjack-v1", "CarRacing-v3"} <= names.keys()
 
 
 def test_every_offered_environment_can_be_made() -> None:
     for name, _ in env_names():
         env = make_env(name, 1)
-        assert env.reset(0).shape == (1, env.spec.obs_dim)
+        leaves, found = tree.named_leaves(env.spec.obs), tree.named_leaves(env.reset(0))
+        assert {path: (x.shape[1:], x.dtype) for path, x in found.items()} == {
+            path: (leaf.shape, leaf.torch_dtype) for path, leaf in leaves.items()
+        }
         env.close()

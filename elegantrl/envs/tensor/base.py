@@ -14,7 +14,8 @@ from torch import Tensor
 from ...errors import CheckpointError, SpecError
 from ...rng import derive_seed
 from ...tree import Tree
-from ...types import ActionSpec, EnvSpec, Leaf, State, Step
+from ...types import ActionSpec, EnvSpec, Leaf, Obs, State, Step
+from ..masks import empty_lanes, empty_mask
 from ..vec_env import VecEnv
 
 
@@ -50,6 +51,7 @@ class TensorEnv(VecEnv):
             target_return=self.target_return,
         )
         self.generator = torch.Generator(device=self.device)
+        self._has_mask = isinstance(self.spec.obs, Obs) and self.spec.obs.mask is not None
         self._clip = self.action.kind == "continuous"
         self._action_shape = (num_envs, *self.spec.action_leaf.shape)
         self._limit = self.spec.max_episode_steps or torch.iinfo(torch.int32).max
@@ -90,7 +92,16 @@ class TensorEnv(VecEnv):
         truncated = (elapsed >= self._limit) & ~terminated
         next_obs = self.observe(state)
         obs = self._restart(state, elapsed, terminated | truncated, next_obs)
+        if self._has_mask and self.device.type == "cpu":  # elsewhere reading a mask would wait for the device
+            self._refuse_empty_masks(obs)
         return Step(obs, reward, terminated, truncated, next_obs)
+
+    def _refuse_empty_masks(self, obs: Obs) -> None:
+        """A mask must leave an option of each choice to every agent that is active."""
+        assert obs.mask is not None
+        mask = obs.mask if obs.active is None else obs.mask | ~obs.active.unsqueeze(-1)
+        for lane in empty_lanes(mask.numpy(), self.action):
+            raise empty_mask(self.spec.name, lane, int(self._elapsed[lane]))
 
     def _restart(self, state: Tensor, elapsed: Tensor, done: Tensor, next_obs: Tree) -> Tree:
         """Store ``state`` with first states where an episode is ``done``; return the observations."""
