@@ -123,12 +123,15 @@ def make_rollout() -> Callable[..., Rollout]:
         next_obs = torch.where(ended, torch.randn(steps, lanes, obs_dim, generator=g), obs[1:])
         with torch.no_grad():
             draws = agent.policy.draw(steps, lanes, g)
-            carry = agent.policy.initial_carry(lanes)
-            acted = [agent.policy.explore(seen, carry, draw) for seen, draw in zip(obs[:-1], draws, strict=True)]
+            initial = carry = agent.policy.initial_carry(lanes)
+            acted = []
+            for seen, draw, end in zip(obs[:-1], draws, terminated | truncated, strict=True):
+                acted.append(agent.policy.explore(seen, carry, draw))
+                carry = tree.where(end, initial, acted[-1].carry)
             action, out, _ = tree.stack(acted)
             kept = agent.policy.kept(out, action)
         reward = torch.randn(steps, lanes, generator=g)
-        return Rollout(obs[:-1], action, reward, terminated, truncated, next_obs, kept)
+        return Rollout(obs[:-1], action, reward, terminated, truncated, next_obs, kept, initial)
 
     return make
 

@@ -1,14 +1,16 @@
 """The skeleton shared by A2C and PPO: advantages for a fresh rollout, then minibatch steps on it.
 
 A subclass defines one method: ``policy_loss``.
-Axes: T rollout steps, N lanes, B minibatch rows drawn from the T*N steps, O obs, A action.
+A minibatch is B rows drawn from the T*N steps. For a policy with memory it is a number of lanes over all T steps: the
+state before the first step comes with the rollout, and the axes B below are T and lanes.
+Axes: T rollout steps, N lanes, B minibatch rows, O obs, A action.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -19,7 +21,9 @@ from ..config.fields import setting, tunable
 from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import Categorical, DiagGaussian
 from ..nets.layers import BLOCK_ROWS, Init
+from ..nets.networks import NetSpec
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
+from ..nets.recurrent import MemoryKind, first_steps
 from ..tree import Tree
 from ..types import EnvSpec, Metrics, Rollout, Update, mask_of
 from .base import Agent, AgentConfig, Schedule
@@ -52,6 +56,14 @@ class OnPolicyConfig(AgentConfig):
     """Correct targets for the policy that acted (V-trace), for data that is a few versions old."""
     log_std_init: float = 0.0
     """Initial log standard deviation of continuous actions."""
+    memory: MemoryKind = "none"
+    """Recurrent core that policy and value share, between encoder and head; a minibatch is then a number of lanes over
+    the whole horizon."""
+    memory_size: int = setting(64, ge=1, only_with={"memory": ("gru", "lstm")})
+    """Units of that core."""
+
+    def net(self) -> NetSpec:
+        return replace(AgentConfig.net(self), memory=self.memory, memory_size=self.memory_size)
 
 
 class Batch(NamedTuple):
@@ -60,6 +72,8 @@ class Batch(NamedTuple):
     logp: Tensor  # [B] under the policy that acted
     advantage: Tensor  # [B]
     value_target: Tensor  # [B]
+    first: Tensor | None = None  # [B] which steps begin an episode, for a policy with memory
+    carry: Tree = ()  # [lanes, ...] its state before the first step
 
 
 class AgentOnPolicy(Agent):
@@ -110,12 +124,15 @@ class AgentOnPolicy(Agent):
         return Update(self.diagnose(metrics))  # of the last minibatch only: metrics of all would cost time
 
     def minibatches(self, rows: Batch) -> list[Batch]:
-        """Minibatches shuffled without replacement; a full batch needs no shuffling."""
-        num_rows = rows.logp.shape[0]
-        if num_rows <= self.config.batch_size:
+        """Minibatches of rows or lanes, shuffled without replacement; a full batch needs no shuffling."""
+        num_rows = rows.logp.shape[-1]
+        size = max(1, self.config.batch_size * num_rows // rows.logp.numel())
+        if num_rows <= size:
             return [rows]
         order = torch.randperm(num_rows, device=rows.logp.device, generator=self.generator)
-        return tree.split(tree.rows(rows, order), self.config.batch_size)
+        if rows.logp.dim() == 1:
+            return tree.split(tree.rows(rows, order), size)
+        return [lanes_of(rows, lanes) for lanes in torch.split(order, size)]
 
     def may_stop(self) -> bool:
         """Whether ``update`` calls ``should_stop`` after each epoch."""
@@ -131,13 +148,15 @@ class AgentOnPolicy(Agent):
 
     @torch.no_grad()
     def targets(self, r: Rollout) -> Batch:
-        """Advantages and value targets, flattened from [T, N] to [T*N] rows."""
+        """Advantages and value targets; flattened from [T, N] to [T*N] rows unless the policy has memory."""
         h = self.hypers
         reward_TN = r.reward * self.config.reward_scale
-        value_TN = self.values(tree.flatten(r.obs, 0, 1)).view_as(r.reward)
-        next_value_TN = self.next_values(r, value_TN)
+        first_TN = None if self.policy.core is None else first_steps(r.terminated | r.truncated)
+        value_TN, carry = self.rollout_values(r, first_TN)
+        next_value_TN = self.next_values(r, value_TN, carry)
         if self.config.vtrace:
-            log_ratio_TN = self.policy.dist(r.obs).log_prob(r.action) - r.kept
+            features, _ = self.policy.unroll(r.obs, r.carry, first_TN)
+            log_ratio_TN = self.policy.dist_from(features, mask_of(r.obs)).log_prob(r.action) - r.kept
             target_TN, advantage_TN = vtrace(
                 reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, log_ratio_TN, h.gamma, h.gae_lambda,
                 weigh_advantage=not self.ratio_in_loss,
@@ -148,27 +167,35 @@ class AgentOnPolicy(Agent):
         if self.config.normalize_advantage:
             mean, std = self.averaging.mean(advantage_TN), self.averaging.std(advantage_TN)
             advantage_TN = (advantage_TN - mean) / (std + 1e-8)
-        rows = Batch(r.obs, r.action, r.kept, advantage_TN, target_TN)
-        flat: Batch = tree.flatten(rows, 0, 1)
+        rows = Batch(r.obs, r.action, r.kept, advantage_TN, target_TN, first_TN, r.carry)
+        flat: Batch = tree.flatten(rows, 0, 1) if self.policy.core is None else rows
         return flat
 
-    def values(self, obs: Tree) -> Tensor:
-        """Values [B] of observations [B, ...]; on a CPU in blocks of rows that fit into its cache."""
-        if self.entropy_left.device.type != "cpu":
-            return self.value(self.policy.features(obs))
-        return torch.cat([self.value(self.policy.features(block)) for block in tree.split(obs, BLOCK_ROWS)])
+    def rollout_values(self, r: Rollout, first_TN: Tensor | None) -> tuple[Tensor, Tree]:
+        """Values [T, N] of a rollout's observations, and the policy's carry after each step [T, N, ...]."""
+        if self.policy.core is None:
+            return self.values(tree.flatten(r.obs, 0, 1), ()).view_as(r.reward), ()
+        features, carry = self.policy.unroll(r.obs, r.carry, first_TN)
+        return self.value(features), carry
 
-    def next_values(self, r: Rollout, value_TN: Tensor) -> Tensor:
+    def values(self, obs: Tree, carry: Tree) -> Tensor:
+        """Values [B] of observations [B, ...] one step after ``carry``; on a CPU in blocks that fit into its cache."""
+        if self.entropy_left.device.type != "cpu":
+            return self.value(self.policy.advance(obs, carry)[0])
+        blocks = tree.split((obs, carry), BLOCK_ROWS)
+        return torch.cat([self.value(self.policy.advance(*block)[0]) for block in blocks])
+
+    def next_values(self, r: Rollout, value_TN: Tensor, carry: Tree) -> Tensor:
         """Values of the true successors. Only the last row and truncated steps need another forward pass."""
-        last_N = self.values(tree.rows(r.next_obs, -1))
+        last_N = self.values(tree.rows(r.next_obs, -1), tree.rows(carry, -1))
         next_value_TN = torch.cat([value_TN[1:], last_N.unsqueeze(0)])
         cut = r.truncated.nonzero(as_tuple=True)  # one host sync per rollout, outside the minibatch loop
         if cut[0].numel():
-            next_value_TN[cut] = self.values(tree.rows(r.next_obs, cut))
+            next_value_TN[cut] = self.values(tree.rows(r.next_obs, cut), tree.rows(carry, cut))
         return next_value_TN
 
     def loss(self, b: Batch) -> tuple[Tensor, Metrics]:
-        features = self.policy.features(b.obs)
+        features, _ = self.policy.unroll(b.obs, b.carry, b.first)
         dist = self.policy.dist_from(features, mask_of(b.obs))
         policy_loss, metrics = self.policy_loss(dist, b)
         value_loss = self.value.loss(features, b.value_target)
@@ -187,3 +214,9 @@ class AgentOnPolicy(Agent):
     @abstractmethod
     def policy_loss(self, dist: Categorical | DiagGaussian, b: Batch) -> tuple[Tensor, Metrics]:
         """The policy's loss on a minibatch, and metrics."""
+
+
+def lanes_of(rows: Batch, lanes: Tensor) -> Batch:
+    """All T steps of some lanes."""
+    carry = tree.rows(rows.carry, lanes)
+    return tree.map_leaves(lambda x: x[:, lanes], rows._replace(carry=()))._replace(carry=carry)  # type: ignore[no-any-return]

@@ -28,8 +28,8 @@ def setting(
     """A field with limits: at least ``ge``, above ``gt``, at most ``le``, below ``lt``.
 
     ``decides_numbers=False`` marks a setting that may differ between a run and its resume. ``only_with`` names other
-    settings of the section and the values that give this one an effect; one of them is enough, and True stands for any
-    value that is not zero, empty or false.
+    settings of the section and the values that give this one an effect; one of them is enough, a tuple lists several
+    values, and True stands for any value that is not zero, empty or false.
     """
     return field(default=default, metadata=_metadata((ge, gt, le, lt), decides_numbers, only_with))
 
@@ -123,8 +123,12 @@ def check_effect(section: Section, names: Iterable[str]) -> None:
 
 
 def _holds(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, tuple):
+        return value in wanted
     return bool(value) if wanted is True else value == wanted
 
 
 def _condition(section: str, name: str, wanted: Any) -> str:
+    if isinstance(wanted, tuple):
+        wanted = "|".join(map(str, wanted))
     return f"{section}.{name}" if wanted is True else f"{section}.{name}={wanted}"

@@ -72,7 +72,7 @@ def actor_for(policy: Policy, num_lanes: int) -> NumpyActor | None:
     """
     if type(policy) not in CHOOSE or not isinstance(policy, NetPolicy) or not is_known(policy.net):
         return None
-    if policy.encoder is not None or policy.has_mask:
+    if policy.encoder is not None or policy.core is not None or policy.has_mask:
         return None
     freeze(policy)
     choose = CHOOSE[type(policy)]

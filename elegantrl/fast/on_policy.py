@@ -113,6 +113,7 @@ class OnPolicyByHand(Gradients):
             and max(agent.config.hidden, default=0) <= MAX_WIDTH
             and agent.config.network == "mlp"
             and agent.policy.encoder is None
+            and agent.policy.core is None
             and not agent.policy.has_mask
             and all(isinstance(layer, PLAIN_LAYERS) for net in (agent.policy.net, agent.value.net) for layer in net)
         )
@@ -140,7 +141,7 @@ class OnPolicyByHand(Gradients):
         if agent.config.entropy_coef > 0:
             self.entropy_coef = float(agent.hypers.entropy_coef * agent.entropy_left)
         self.grad.zero_()
-        columns = self.normalized(*(x.numpy() for x in b))
+        columns = self.normalized(*(x.numpy() for x in b[:5]))
         num_rows = len(columns[0])
         in_numpy = num_rows <= MAX_NUMPY_ROWS
         add = self.add_in_numpy if in_numpy else self.add_in_torch

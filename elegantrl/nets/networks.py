@@ -14,6 +14,7 @@ from ..tree import Tree
 from ..types import Leaf, vector_dim
 from .encoders import Encoder
 from .layers import ACTIVATIONS, Activation, Init, Stack, mlp
+from .recurrent import CORES, Core, MemoryKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,23 @@ class NetSpec:
     """A name in ``NETWORKS``, or the import path of a function with the same arguments as ``linear_layers``."""
     encoder: str = "auto"
     """``auto``, a name in ``encoders.ENCODERS``, or the import path of a function with the same arguments."""
+    memory: MemoryKind = "none"
+    memory_size: int = 64
 
     def build_encoder(self, seen: Tree) -> Encoder | None:
         """A module that maps observations to one vector of features; None if the network itself reads observations:
-        it does if they are one vector of floats, or if ``network`` is an import path and no encoder is named."""
+        it does if they are one vector of floats, or if ``network`` is an import path, no encoder is named and no memory
+        stands between."""
         is_vector = isinstance(seen, Leaf) and seen.dtype == "float32" and len(seen.shape) == 1
-        if self.encoder == "auto" and (is_vector or is_import_path(self.network)):
+        if self.encoder == "auto" and (is_vector or (is_import_path(self.network) and self.memory == "none")):
             return None
         return Encoder(seen, self.encoder)
+
+    def build_core(self, features: Tree) -> Core | None:
+        """The memory between features and head; None if there is none."""
+        if self.memory == "none":
+            return None
+        return find(self.memory, CORES, "memory")(vector_dim(features), self.memory_size, self.init)  # type: ignore[no-any-return]
 
     def build(self, obs: Tree, num_outputs: int, head_gain: float = 1.0, normed: bool = False) -> Any:
         """A module that maps observations [B, ...] of the leaves ``obs`` to [B, num_outputs]."""

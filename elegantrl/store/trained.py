@@ -66,6 +66,11 @@ class TrainedPolicy:
                     f"{run_dir} was trained on {member.config.env.id}, whose observations or actions are not those of"
                     f" {first.config.env.id}; an ensemble needs one kind of task"
                 )
+            if member.policy.core is not None:
+                raise ConfigError(
+                    f"{run_dir} has a memory, whose state an ensemble does not keep: it can be no member of an"
+                    f" ensemble; leave it out"
+                )
         votes = {"members": [m.spec.to_json() for m in members], "weights": shares}
         spec = PolicySpec("ensemble", first.spec.obs, first.spec.action, kwargs=votes)
         policy = spec.build(allow_import=True)  # the members have been built before

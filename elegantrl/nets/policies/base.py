@@ -21,6 +21,7 @@ from ..distributions import Categorical, DiagGaussian
 from ..encoders import Encoder
 from ..networks import NetSpec
 from ..normalize import ObsNorm
+from ..recurrent import Core
 
 Draw = tuple[Any, ...]
 """Random numbers for one step, drawn for many steps at once: between two environment steps kernels are slow."""
@@ -45,8 +46,10 @@ class Policy(nn.Module, ABC):
     """Normalises observations; ``nn.Identity`` if it is switched off."""
     encoder: Encoder | None
     """Turns normalised observations into features; None if they are the features."""
+    core: Core | None
+    """The memory between features and head, whose state is the carry; None for a policy without memory."""
     feature_leaves: Tree
-    """The leaves of features."""
+    """The leaves of what the head reads: features, or the output of the memory."""
 
     def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec):
         super().__init__()
@@ -55,6 +58,9 @@ class Policy(nn.Module, ABC):
         self.norm = ObsNorm(vector_dim(seen)) if net.normalize_obs else nn.Identity()
         self.encoder = net.build_encoder(seen)
         self.feature_leaves = seen if self.encoder is None else Leaf((self.encoder.num_features,))
+        self.core = net.build_core(self.feature_leaves)
+        if self.core is not None:
+            self.feature_leaves = Leaf((self.core.size,))
 
     def normed(self, obs: Tree) -> Tree:
         """The part of observations that a policy sees, normalised."""
@@ -65,12 +71,33 @@ class Policy(nn.Module, ABC):
         return normed if self.encoder is None else self.encoder(normed)
 
     def features(self, obs: Tree) -> Tree:
-        """The input of the network and of a value network beside it: [..., F]."""
+        """The input of the memory; without memory that of the network and of a value network beside it: [..., F]."""
         return self.encode(self.normed(obs))
+
+    def advance(self, obs: Tree, carry: Tree) -> tuple[Tree, Tree]:
+        """What the head reads [N, F] for one step, and the next carry."""
+        features = self.features(obs)
+        if self.core is None:
+            return features, carry
+        carry = self.core(features, carry)
+        return carry[0], carry
+
+    def unroll(self, obs: Tree, carry: Tree, first: Tensor | None) -> tuple[Tree, Tree]:
+        """What the head reads [T, N, F] for T steps, and the carry after each of them [T, N, ...].
+
+        ``carry`` [N, ...] is that before the first step; ``first`` [T, N] are the steps that begin an episode. Without
+        memory the axes in front are arbitrary, and the carry is empty.
+        """
+        features = self.features(obs)
+        if self.core is None:
+            return features, ()
+        assert first is not None
+        states = self.core.unroll(features, carry, first)
+        return states[0], states
 
     def initial_carry(self, num_lanes: int) -> Tree:
         """The carry at the beginning of an episode [N, ...]; () for a policy that needs none."""
-        return ()
+        return () if self.core is None else self.core.initial(num_lanes)
 
     @abstractmethod
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
@@ -109,18 +136,25 @@ class Policy(nn.Module, ABC):
 
 
 class NetPolicy(Policy):
-    """A policy that is one network and needs no carry: subclasses turn its output into actions."""
+    """A policy that is one network, with or without memory: subclasses turn its output into actions."""
 
     net: Any
     keeps_out = False
     """Whether ``kept`` needs the network's output."""
 
     def output(self, obs: Tree) -> Tensor:
-        """The network's output for observations [B, ...]."""
+        """The network's output for observations [B, ...] of a policy without memory."""
         return self.net(self.features(obs))  # type: ignore[no-any-return]
 
+    def step(self, obs: Tree, carry: Tree) -> tuple[Tensor, Tree]:
+        """The network's output for one step [N, ...], and the next carry."""
+        if self.core is None:
+            return self.output(obs), carry
+        features, carry = self.advance(obs, carry)
+        return self.net(features), carry
+
     def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
-        out = self.output(obs)
+        out, carry = self.step(obs, carry)
         return Acted(self.choose(out, draw), out if self.keeps_out else (), carry)
 
     def choose(self, out: Tensor, draw: Draw) -> Tensor:
@@ -128,7 +162,8 @@ class NetPolicy(Policy):
         raise NotImplementedError(f"{type(self).__name__} does not explore")
 
     def act(self, obs: Tree, carry: Tree) -> tuple[Tensor, Tree]:
-        return self.best(self.output(obs)), carry
+        out, carry = self.step(obs, carry)
+        return self.best(out), carry
 
     @abstractmethod
     def best(self, out: Tensor) -> Tensor:
