@@ -44,6 +44,7 @@ def changed(value: Any) -> Any:
         "subset": "mean",
         "gaussian": "ou",
         "mlp": "elegantrl.nets.networks:linear_layers",
+        "auto": "flat",
         None: 0.25,
     }[value]
 
