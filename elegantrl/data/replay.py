@@ -6,6 +6,8 @@ Axes: R rows of the ring, N lanes, B minibatch rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +19,7 @@ from .. import tree
 from ..errors import ConfigError
 from ..tree import Tree
 from ..types import EnvSpec, Leaf, Rollout, State, Transition, from_state, to_state
+from .frames import FrameRing, bytes_per_transition
 
 FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
 
@@ -25,7 +28,8 @@ class ReplayBuffer:
     """The newest ``capacity`` transitions of all lanes together; memory is allocated once, at construction.
 
     ``next_obs`` is stored beside ``obs``: this doubles the observation memory, but a successor never comes from another
-    episode or from beyond the ring's write head.
+    episode or from beyond the ring's write head. Pictures are stored once, by a ``FrameRing`` for each picture of an
+    observation; ``obs`` and ``next_obs`` have None in their places.
     """
 
     extra_bytes: ClassVar[int] = 0
@@ -38,7 +42,12 @@ class ReplayBuffer:
                 f"agent.buffer_size={capacity} holds not even one row of env.num_envs={spec.num_envs}; raise it"
             )
         lead, owner = (self.num_rows, spec.num_envs), f"agent.buffer_size={capacity}"
-        ring = allocate(row_leaves(spec), lead, owner, spec.name, device, self.extra_bytes)
+        pictures = [leaf for leaf in tree.leaves(spec.obs) if leaf.is_picture]
+        extra_bytes = self.extra_bytes + sum(map(bytes_per_transition, pictures))
+        self.leaves = spec.obs
+        plain = replace(spec, obs=without_pictures(spec.obs, spec.obs))
+        ring = allocate(row_leaves(plain), lead, owner, spec.name, device, extra_bytes)
+        self.pictures = [FrameRing(leaf, *lead, device) for leaf in pictures]
         self.obs, self.action, self.reward, self.terminated, self.truncated, self.next_obs = ring
         self.head = 0  # the row written next
         self.filled = 0  # rows that hold data
@@ -48,12 +57,17 @@ class ReplayBuffer:
 
     @property
     def num_bytes(self) -> int:
-        return sum(x.nbytes for name in FIELDS for x in tree.leaves(getattr(self, name)))
+        plain = sum(x.nbytes for name in FIELDS for x in tree.leaves(getattr(self, name)))
+        return plain + sum(picture.num_bytes for picture in self.pictures)
 
     def add(self, rollout: Rollout) -> None:
         """Append T rows for every lane; if the rollout is longer than the ring, only its newest rows are kept."""
         num_new = min(rollout.reward.shape[0], self.num_rows)
         first = min(num_new, self.num_rows - self.head)  # rows that fit before the ring wraps
+        if self.pictures:
+            self._add_pictures(rollout, num_new)
+            obs, next_obs = (without_pictures(self.leaves, part) for part in (rollout.obs, rollout.next_obs))
+            rollout = rollout._replace(obs=obs, next_obs=next_obs)
         for name in FIELDS:
             for ring, new in zip(tree.leaves(getattr(self, name)), tree.leaves(getattr(rollout, name)), strict=True):
                 new = new[-num_new:]
@@ -62,6 +76,18 @@ class ReplayBuffer:
                     ring[: num_new - first] = new[first:]
         self.head = (self.head + num_new) % self.num_rows
         self.filled = min(self.filled + num_new, self.num_rows)
+
+    def _add_pictures(self, rollout: Rollout, num_new: int) -> None:
+        """Store the pictures of the newest rows of a rollout."""
+        row_T = torch.arange(self.head, self.head + num_new, device=self.reward.device) % self.num_rows
+        filled = min(self.filled + num_new, self.num_rows)
+        oldest_row = (self.head + num_new - filled) % self.num_rows
+        parts = [
+            [x for leaf, x in zip(tree.leaves(self.leaves), tree.leaves(part), strict=True) if leaf.is_picture]
+            for part in (rollout.obs, rollout.next_obs)
+        ]
+        for picture, obs, next_obs in zip(self.pictures, *parts, strict=True):
+            picture.add(obs[-num_new:], next_obs[-num_new:], row_T, oldest_row)
 
     def sample(self, batch_size: int, gamma: Tensor, n_step: int, generator: Generator) -> Transition:
         """A uniform minibatch of n-step transitions."""
@@ -90,12 +116,23 @@ class ReplayBuffer:
             discount_B = torch.where(ended_B, discount_B, discount_B * gamma)
             last_B = next_B
         return Transition(
-            obs=tree.map_leaves(partial(pick, place_B=start_B), self.obs),
+            obs=self.obs_at(start_B),
             action=pick(self.action, start_B),
             reward=reward_B,
             discount=discount_B * ~pick(self.terminated, last_B),
-            next_obs=tree.map_leaves(partial(pick, place_B=last_B), self.next_obs),
+            next_obs=self._observed(self.next_obs, last_B, FrameRing.next_obs),
         )
+
+    def obs_at(self, place_B: Tensor) -> Tree:
+        """Observations [B, ...] at places ``row * N + lane``."""
+        return self._observed(self.obs, place_B, FrameRing.obs)
+
+    def _observed(self, ring: Tree, place_B: Tensor, read: Callable[[FrameRing, Tensor], Tensor]) -> Tree:
+        plain = tree.map_leaves(partial(pick, place_B=place_B), ring)
+        if not self.pictures:
+            return plain
+        pictures = iter([read(picture, place_B) for picture in self.pictures])
+        return tree.map_leaves(lambda leaf, x: next(pictures) if leaf.is_picture else x, self.leaves, plain)
 
     def oldest_place(self) -> int:
         """The place of the oldest row's first transition."""
@@ -109,8 +146,10 @@ class ReplayBuffer:
 
     def state_dict(self) -> State:
         """The filled rows, oldest first, without rows that were never written."""
-        rows = {name: tree.rows(getattr(self, name), self.filled_rows()) for name in FIELDS}
-        return {name: to_state(part) for name, part in rows.items()} | {"head": self.head}
+        filled = self.filled_rows()
+        rows = {name: to_state(tree.rows(getattr(self, name), filled)) for name in FIELDS}
+        pictures = [picture.state_dict(filled) for picture in self.pictures]
+        return rows | {"head": self.head} | ({"pictures": pictures} if pictures else {})
 
     def load_state_dict(self, state: State) -> None:
         self.filled, self.head = state["reward"].shape[0], state["head"]
@@ -119,10 +158,17 @@ class ReplayBuffer:
             saved = tree.leaves(from_state(state[name]))
             for ring, rows in zip(tree.leaves(getattr(self, name)), saved, strict=True):
                 ring[order] = rows.to(ring.device)
+        for picture, part in zip(self.pictures, state.get("pictures", []), strict=True):
+            picture.load_state_dict(part, order)
 
     def filled_rows(self) -> Tensor:
         """The rows that hold data, oldest first."""
         return torch.arange(self.head - self.filled, self.head, device=self.reward.device) % self.num_rows
+
+
+def without_pictures(leaves: Tree, parts: Tree) -> Tree:
+    """The tree ``parts`` with None in place of the pictures among ``leaves``."""
+    return tree.map_leaves(lambda leaf, part: None if leaf.is_picture else part, leaves, parts)
 
 
 def row_leaves(spec: EnvSpec) -> tuple[Tree, ...]:

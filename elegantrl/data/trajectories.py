@@ -43,7 +43,9 @@ class TrajectoryStore(ReplayBuffer):
         lane_LK = lane_L.unsqueeze(-1)
         valid_LK = (best > -torch.inf).unsqueeze(-1)
         weight_LK = discount_K * scale_to_unit(self.reward[row_LK, lane_LK], valid_LK) * valid_LK
-        return Windows(tree.rows(self.obs, (row_LK, lane_LK)), self.action[row_LK, lane_LK], weight_LK)
+        obs = self.obs_at((row_LK * num_envs + lane_LK).flatten())
+        obs = tree.map_leaves(lambda x: x.unflatten(0, tuple(row_LK.shape)), obs)
+        return Windows(obs, self.action[row_LK, lane_LK], weight_LK)
 
 
 def scale_to_unit(reward_LK: Tensor, valid_LK: Tensor) -> Tensor:
