@@ -1,4 +1,4 @@
-"""Massively parallel deep reinforcement learning: an environment in, a trained agent out.
+"""Massively parallel deep reinforcement learning.
 
 Importing this package loads nothing else: a name is resolved when it is first used, so that the command line starts at
 once.
@@ -35,7 +35,7 @@ belong to ``compat``."""
 
 
 class _DocumentedPaths:
-    """Finds modules under the paths that the documents of the public ElegantRL import; asked after all other finders.
+    """Finds modules under the paths that the documents of the public ElegantRL import; called after all other finders.
 
     The table of these paths is loaded at the first such import.
     """

@@ -1,7 +1,7 @@
-"""Things that a setting names: by a name of this library, or by an import path such as ``my_package.nets:MyPolicy``.
+"""Finds the object that a setting names: by a name of this library, or by an import path, ``my_package.nets:MyPolicy``.
 
-An import path needs no registration and is found in any process. To import runs code: a path that comes from a file
-is only followed if the caller allows it.
+An import path needs no registration and works in any process. Importing runs code, so the callers of this module refuse
+import paths from files unless the user allows them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def is_import_path(name: str) -> bool:
 
 
 def find(name: str, table: Mapping[str, Any], what: str) -> Any:
-    """What ``name`` stands for in ``table``, or what lies at an import path; ``what`` is the word for it in errors."""
+    """The value of ``name`` in ``table``, or the object at an import path; ``what`` is its kind in error messages."""
     if not is_import_path(name):
         if name not in table:
             raise ConfigError(

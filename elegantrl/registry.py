@@ -30,9 +30,10 @@ from .types import EnvSpec
 
 @dataclass(frozen=True, slots=True)
 class AgentEntry:
-    """What a name stands for: a class, its settings, and the settings that the name itself fixes.
+    """A registered agent: its class, its settings, and the settings that its name fixes.
 
-    A process that learns is sent the entry and not its name: what was registered in one process is unknown in another.
+    A learner process is sent the entry instead of the name, because an agent that is registered in one process is
+    unknown in another.
     """
 
     name: str
@@ -114,7 +115,7 @@ def check_importable(entry: AgentEntry) -> None:
 
 def build_agent(entry: AgentEntry, spec: EnvSpec, config: AgentConfig, device: torch.device, seed: int) -> Agent:
     """A fresh agent whose initial weights depend on ``seed`` alone."""
-    # Layers draw their initial weights from torch's global stream: give them one of their own for a moment.
+    # Layers draw their initial weights from torch's global stream, which is replaced while they are built.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(seed, "init"))
         return entry.agent(spec, config, device, seed)
@@ -127,7 +128,9 @@ register_agent("discrete_sac", AgentDiscreteSAC, DiscreteSACConfig, "soft actor-
 register_agent("double_dqn", AgentDQN, DQNConfig, "DQN whose online network picks the next action", double=True)
 register_agent("dqn", AgentDQN, DQNConfig, "deep Q-learning; replay; discrete actions")
 register_agent("dueling_dqn", AgentDQN, DQNConfig, "DQN with a state value and advantages", dueling=True)
-register_agent("mod_sac", AgentModSAC, ModSACConfig, "SAC with an actor as frequent as its critics are reliable")
+register_agent(
+    "mod_sac", AgentModSAC, ModSACConfig, "SAC that updates its actor less often while its critics are inaccurate"
+)
 register_agent("ppo", AgentPPO, PPOConfig, "proximal policy optimisation; on-policy; discrete and continuous actions")
 register_agent("redq", AgentREDQ, REDQConfig, "SAC with many critics and many updates per step; continuous actions")
 register_agent("sac", AgentSAC, SACConfig, "soft actor-critic; replay; continuous actions")

@@ -1,6 +1,6 @@
-"""Trees of tensors: a leaf, or a tuple, named tuple or dict of trees. None stands for a part that is absent.
+"""Trees of tensors: a leaf, or a tuple, named tuple or dict of trees. None is an absent part.
 
-Observations, what a policy keeps of an action and what it carries from step to step are trees. A single tensor is the
+Observations, the carry of a policy and the outputs that it keeps for learning are trees. A single tensor is the
 usual case and costs one type test.
 """
 
@@ -16,7 +16,7 @@ Tree = Any
 
 
 def map_leaves(f: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """The tree of ``f(leaf, *leaves of others at the same place)``."""
+    """The tree of ``f(leaf, *others)``, called with the leaves at the same place of all trees."""
     if isinstance(tree, Tensor):
         return f(tree, *others)
     if isinstance(tree, tuple):
@@ -37,7 +37,7 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def named_leaves(tree: Tree, path: str = "") -> dict[str, Any]:
-    """The leaves by path, ``seen.picture``; the path of a tree that is a single leaf is empty."""
+    """The leaves by path, for example ``seen.picture``; the path of a tree that is a single leaf is empty."""
     if tree is None:
         return {}
     if isinstance(tree, dict):
@@ -53,12 +53,12 @@ def named_leaves(tree: Tree, path: str = "") -> dict[str, Any]:
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
-    """Equal trees as one, whose leaves have a new first axis."""
+    """Trees of the same structure as one tree, whose leaves have a new first axis."""
     return torch.stack(trees) if isinstance(trees[0], Tensor) else _join(torch.stack, trees)  # type: ignore[arg-type]
 
 
 def cat(trees: Sequence[Tree], dim: int = 0) -> Tree:
-    """Equal trees as one, joined along an axis that their leaves have."""
+    """Trees of the same structure as one tree, concatenated along an axis of their leaves."""
     return _join(lambda parts: torch.cat(parts, dim), trees)
 
 
@@ -67,7 +67,7 @@ def _join(f: Callable[[list[Tensor]], Tensor], trees: Sequence[Tree]) -> Tree:
 
 
 def to(tree: Tree, device: torch.device) -> Tree:
-    """The tree on a device; copies may still be under way, which later operations on that device wait for."""
+    """The tree on a device; copies are asynchronous, and later operations on that device wait for them."""
     return map_leaves(lambda x: x.to(device, non_blocking=True), tree)
 
 
@@ -101,7 +101,7 @@ def across(x: Tensor, like: Tensor) -> Tensor:
 
 
 def rows_differ(tree: Tree, other: Tree) -> Tensor:
-    """Which rows [N] of two equal trees are not the same in all leaves."""
+    """The mask [N] of rows that differ in some leaf between two trees of the same structure."""
     parts = [
         (x != y.to(x.device)).reshape(len(x), -1).any(-1) for x, y in zip(leaves(tree), leaves(other), strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Names and shapes of everything that crosses a boundary.
+"""The data types that cross the boundaries of modules and processes, with their shapes.
 
 Axes: T rollout steps, N environment lanes, G agents of a team, B minibatch rows, E ensemble members, O observation,
 A action, C choices of a multi-discrete action, H hidden. Tensors are time-major: ``[T, N, ...]``.
@@ -24,7 +24,7 @@ Metrics = dict[str, Tensor]
 """``group/name`` -> scalar tensor on the learner's device; the host reads it only when it logs."""
 
 State = dict[str, Any]
-"""What a role needs to continue: nested dicts and lists of tensors and JSON values, nothing else."""
+"""The state from which a role continues: nested dicts and lists of tensors and JSON values, nothing else."""
 
 Dtype = Literal["float32", "uint8", "bool", "int64"]
 
@@ -49,12 +49,12 @@ class Leaf:
 
     @property
     def is_picture(self) -> bool:
-        """Whether it holds pixels or cells: small integers or flags with two axes or more."""
+        """Whether the leaf holds pixels or cells: small integers or flags with two axes or more."""
         return self.dtype in ("uint8", "bool") and len(self.shape) > 1
 
     @property
     def frame(self) -> Leaf:
-        """One frame of a stack; of any other leaf the leaf itself."""
+        """The leaf of one frame; the leaf itself if it is no stack."""
         return Leaf(self.shape[1:], self.dtype) if self.stack > 1 else self
 
     @property
@@ -82,10 +82,10 @@ ActionKind = Literal["discrete", "multi_discrete", "continuous"]
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """What one agent does in a step: one of so many for each of its ``choices``, or ``dim`` numbers in [-1, 1]."""
+    """The action of one agent in one step: an index for each of ``choices``, or ``dim`` numbers in [-1, 1]."""
 
     choices: tuple[int, ...] = ()
-    """``(4,)`` is one choice of four, ``(3, 2, 2)`` three choices at once."""
+    """The number of options of each choice: ``(4,)`` is one choice of four, ``(3, 2, 2)`` three choices at once."""
     dim: int = 0
 
     def __post_init__(self) -> None:
@@ -103,14 +103,14 @@ class ActionSpec:
 
     @property
     def leaf(self) -> Leaf:
-        """Shape and type of one agent's action: a number, a number for each choice [C], or floats [A]."""
+        """Shape and type of one agent's action: an index, an index for each choice [C], or floats [A]."""
         if not self.choices:
             return Leaf((self.dim,))
         return Leaf((), "int64") if len(self.choices) == 1 else Leaf((len(self.choices),), "int64")
 
     @property
     def num_outputs(self) -> int:
-        """Outputs of a network that has one for every possibility of every choice, or for every number."""
+        """The number of outputs of a network that has one for every option of every choice, or one for every float."""
         return sum(self.choices) or self.dim
 
     def random(self, lead: tuple[int, ...], generator: Generator) -> Tensor:
@@ -124,7 +124,7 @@ class ActionSpec:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """What a policy must know of its environment."""
+    """The properties of an environment on which policies and memories depend."""
 
     name: str
     obs: Tree
@@ -138,8 +138,8 @@ class EnvSpec:
     num_agents: int | None = None
     """Agents of a team that act together; None for one agent and no axis G."""
     spaces: str = ""
-    """JSON of the spaces of one environment (``envs.space_text``): what it shows and takes in its own units. Empty if
-    these are the tensors that ``obs`` and ``action`` say."""
+    """JSON of the spaces of one environment (``envs.space_text``) in its own units; empty if the environment takes and
+    returns the tensors of ``obs`` and ``action`` themselves."""
 
     def __post_init__(self) -> None:
         if isinstance(self.obs, tuple) and self.obs and all(isinstance(size, int) for size in self.obs):
@@ -152,7 +152,7 @@ class EnvSpec:
 
     @property
     def action_leaf(self) -> Leaf:
-        """What one lane does in a step."""
+        """Shape and type of one lane's action, with the axis G of a team."""
         leaf = self.action.leaf
         return Leaf(self.team + leaf.shape, leaf.dtype)
 
@@ -162,7 +162,7 @@ class EnvSpec:
 
     @property
     def obs_dim(self) -> int:
-        """The length of an observation that is one vector of floats; any other is refused by the name of its leaf."""
+        """The length of an observation that is one vector of floats; any other raises an error that names its leaf."""
         return vector_dim(self.obs, self.name)
 
 
@@ -182,39 +182,39 @@ def vector_dim(obs: Tree, env_name: str = "") -> int:
 
 
 class Obs(NamedTuple):
-    """For environments that show more than what a policy sees; others give a plain tree."""
+    """An observation with parts that the network of a policy does not see; other environments return a plain tree."""
 
     seen: Tree  # [N, (G,) ...]
-    mask: Tensor | None = None  # [N, (G,) number of outputs] bool: which possibilities may be chosen
-    state: Tensor | None = None  # [N, S] the state of the whole, for centralised critics
+    mask: Tensor | None = None  # [N, (G,) number of outputs] bool: the options that are allowed
+    state: Tensor | None = None  # [N, S] the global state, for centralised critics
     active: Tensor | None = None  # [N, G] bool: agents that have not ended
 
 
 def seen_part(obs: Tree) -> Tree:
-    """What a policy sees of an observation, or of the leaves of observations, without mask and state."""
+    """The part of an observation, or of its leaves, that the network of a policy sees: without mask and state."""
     return obs.seen if isinstance(obs, Obs) else obs
 
 
 def mask_of(obs: Tree) -> Tensor | None:
-    """The actions that may be chosen; None if all may."""
+    """The mask of an observation; None if all options are allowed."""
     return obs.mask if isinstance(obs, Obs) else None
 
 
 class Fault(NamedTuple):
-    """Something that went wrong in a lane, which was reset for it."""
+    """A failure in a lane, after which the lane was reset."""
 
     lane: int
     what: str
     where: str = ""  # file:line
     step: int = 0  # within its fragment
-    trace: str = ""  # the whole traceback of what was raised
+    trace: str = ""  # the complete traceback of the error
     is_breach: bool = False  # the environment returned something that does not fit its spec
 
 
 class Step(NamedTuple):
-    """What N environments return for one action each. No tensor of a step is ever written to again."""
+    """The result of one action in each of N lanes. The tensors of a step are never written to again."""
 
-    obs: Tree  # [N, ...] what the policy sees next: already reset where an episode ended
+    obs: Tree  # [N, ...] the next observation of the policy: after the reset where an episode ended
     reward: Tensor  # [N] or [N, G] float32
     terminated: Tensor  # [N] bool: the MDP ended, the successor has no value
     truncated: Tensor  # [N] bool: cut by a time limit, the successor still has a value; never with terminated
@@ -233,12 +233,12 @@ class Rollout(NamedTuple):
     terminated: Tensor  # [T, N]
     truncated: Tensor  # [T, N]
     next_obs: Tree  # [T, N, ...]
-    kept: Tree = ()  # [T, N, ...] what the policy keeps of its actions for learning: log-probabilities, or nothing
-    carry: Tree = ()  # [N, ...] what the policy carried into the first step
+    kept: Tree = ()  # [T, N, ...] outputs of the policy that learning needs: log-probabilities, or nothing
+    carry: Tree = ()  # [N, ...] the carry of the policy before the first step
 
     @property
     def num_steps(self) -> int:
-        """Environment steps: a team takes one together."""
+        """The number of environment steps; the agents of a team share a step."""
         return self.terminated.numel()
 
 
@@ -251,18 +251,18 @@ class Transition(NamedTuple):
     discount: Tensor  # [B] gamma**n, 0 where the MDP ended
     next_obs: Tree  # [B, ...]
     weight: Tensor | None = None  # [B] importance weights, only of prioritised replay
-    rows: Tensor | None = None  # [B] where in the buffer they came from, to update their priorities
+    rows: Tensor | None = None  # [B] their places in the buffer, to update their priorities
 
 
 class Update(NamedTuple):
-    """What came of one update of an agent."""
+    """The results of one update of an agent."""
 
     metrics: Metrics
     td_error: Tensor | None = None  # [B] absolute temporal-difference errors, for prioritised replay
 
 
 class Windows(NamedTuple):
-    """L stretches of K steps from the best of recent episodes, for the H-term."""
+    """The L best windows of K steps in recent episodes, for the H-term."""
 
     obs: Tree  # [L, K, ...]
     action: Tensor  # [L, K, ...]
@@ -277,7 +277,7 @@ class Episodes(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """A rollout with its address: which lanes, which call, which policy."""
+    """A rollout with its origin: the group of lanes, the number of the request, the version of the policy."""
 
     slot_group: int
     seq: int
@@ -286,11 +286,11 @@ class Fragment(NamedTuple):
     episodes: Episodes
     faults: tuple[Fault, ...] = ()
     steps_lost: int = 0
-    """Steps that were thrown away before these; if there are any, these do not follow the fragment before."""
+    """Steps that were discarded before these; above 0 the fragment does not continue the previous one."""
 
 
 class Weights(NamedTuple):
-    """All a worker needs to act: one flat tensor and the learner's update counter."""
+    """The policy as one flat tensor, and the learner's update counter."""
 
     version: int
     flat: Tensor  # [number of policy parameters and buffers] float32
@@ -320,6 +320,6 @@ def from_state(state: Any) -> Tree:
             return Obs(*map(from_state, parts))
         case {"dict": dict(parts)} if len(state) == 1:
             return {key: from_state(part) for key, part in parts.items()}
-        case {"leaf": [list(shape), str(dtype), *stack]} if len(state) == 1:  # older files do not say the stack
+        case {"leaf": [list(shape), str(dtype), *stack]} if len(state) == 1:  # files of earlier versions have no stack
             return Leaf(tuple(shape), dtype, *stack)  # type: ignore[arg-type]
     return state

@@ -31,20 +31,20 @@ NEVER = 10**12
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Try layouts of processes for an agent and an environment, and say which is fastest on this machine."""
+    """Measure the speed of layouts of processes for an agent and an environment, and print the fastest one."""
 
     agent: Annotated[str, tyro.conf.Positional]
     """One of `elegantrl agents`."""
     env: Annotated[str, tyro.conf.Positional]
     """As for `elegantrl train`."""
     num_envs: int | None = None
-    """Environments of the run; None: what is tuned for the pair."""
+    """Environments of the run; None: the tuned number for this pair."""
     seconds: float = 60.0
-    """How long to try, all layouts together."""
+    """Seconds of measurement for all layouts together."""
 
 
 class Candidate(NamedTuple):
-    """Flags for the command line, and the settings that they stand for."""
+    """Flags of `elegantrl train`, and the settings of these flags."""
 
     flags: str
     execute: dict[str, Any]
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
         try:
             speed = measure(config, layout, flags.seconds / len(layouts))
         except ElegantRLError as error:
-            if not speeds:  # not even the plainest works
+            if not speeds:  # not even the simplest layout works
                 raise
             console.print(f"  {error}", markup=False)
             continue
@@ -92,7 +92,7 @@ def main(argv: list[str]) -> int:
 
 
 def candidates(config: RunConfig, cores: int) -> Iterator[Candidate]:
-    """Layouts that are worth a try, the plainest first."""
+    """The layouts to measure, the simplest first."""
     yield Candidate("--executor inline", {"executor": "inline"})
     if cores > 1:
         yield Candidate(f"--executor inline --num-threads {cores}", {"executor": "inline"}, cores)
@@ -106,10 +106,10 @@ def candidates(config: RunConfig, cores: int) -> Iterator[Candidate]:
 
 
 def measure(config: RunConfig, layout: Candidate, seconds: float) -> Speed:
-    """The speed of training proper, without its first seconds."""
+    """The speed of training without its start."""
     agent = config.agent
     agent = replace(agent, lr_schedule="constant")
-    if isinstance(agent, ReplayConfig):  # learning is to be measured too
+    if isinstance(agent, ReplayConfig):  # learning is measured too
         agent = replace(agent, learning_starts=min(agent.learning_starts, agent.batch_size))
     train = replace(
         config.train, max_steps=NEVER, max_seconds=seconds, target_return=float("inf"), num_threads=layout.num_threads
@@ -130,5 +130,5 @@ def measure(config: RunConfig, layout: Candidate, seconds: float) -> Speed:
 
 
 def middle(rows: list[Row], name: str) -> float:
-    """The median of what rows say under a name; 0 where they do not."""
+    """The median of a metric over rows; a row without it counts as 0."""
     return statistics.median(float(row.get(name) or 0.0) for row in rows)

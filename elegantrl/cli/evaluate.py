@@ -25,21 +25,21 @@ MAX_EPISODES = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Score the best policy of a run, or several runs as one ensemble: no exploration, fresh environments.
+    """Score the best policy of a run, or several runs as one ensemble, without exploration in new environments.
 
-    `elegantrl eval runs/a --episodes 100 --json` is one run, for a program to read.
+    `elegantrl eval runs/a --episodes 100 --json`: one run; the result is JSON.
 
-    `elegantrl eval runs/a runs/b --weights 3 1` is two runs as one policy, the first with three votes.
+    `elegantrl eval runs/a runs/b --weights 3 1`: two runs as one policy; the first has three times the weight.
 
-    `elegantrl eval runs/a --episodes 1 --video a.mp4` is one episode to look at.
+    `elegantrl eval runs/a --episodes 1 --video a.mp4`: a video of one episode.
 
-    `elegantrl eval runs/a --env mine:Env` is for a run whose environment is code of your own.
+    `elegantrl eval runs/a --env mine:Env`: a run whose environment is your own code.
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
     """The run folder; of several, the policies are averaged."""
     weights: Annotated[tuple[float, ...], tyro.conf.arg(help_behavior_hint="")] = ()
-    """How much each run of an ensemble counts; equally by default."""
+    """Weight of each run in an ensemble; by default all are equal."""
     episodes: int = 20
     """Episodes to play."""
     seed: int = 0
@@ -56,7 +56,7 @@ class Flags:
 
 def main(argv: list[str]) -> int:
     flags = parse(Flags, argv, "elegantrl eval")
-    if not 1 <= flags.episodes <= MAX_EPISODES:  # each has an environment of its own
+    if not 1 <= flags.episodes <= MAX_EPISODES:  # each episode has an environment of its own
         raise ConfigError(f"--episodes {flags.episodes} is out of range: it must be >= 1 and <= {MAX_EPISODES}")
     if flags.video is not None:
         check_video_path(flags.video)
@@ -105,7 +105,7 @@ def load(flags: Flags) -> TrainedPolicy:
 
 
 def guard(play: Callable[[], T], env: str) -> T:
-    """The result of ``play``; whatever the code of an environment raises on the way becomes one sentence."""
+    """The result of ``play``; any error of the environment's code becomes one sentence."""
     try:
         return play()
     except ElegantRLError:

@@ -17,7 +17,7 @@ usage: elegantrl COMMAND ...
   train AGENT ENV    train an agent, e.g.  elegantrl train ppo CartPole-v1
   eval RUN           score the best policy of a run folder
   plot RUN...        draw learning curves
-  bench AGENT ENV    try layouts of processes and say which is fastest here
+  bench AGENT ENV    measure layouts of processes and print the fastest on this machine
   envs               list environments
   agents             list agents
 
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     open_closed_streams()
     sys.path.append(os.getcwd())  # last, so that a file here never takes the place of an installed module
     handler = logging.StreamHandler()
-    # A run says itself which commits it skipped, and an error why none was left.
+    # Runs report skipped commits themselves.
     handler.addFilter(lambda record: "skipping commit" not in record.msg)
     logging.basicConfig(format="elegantrl: %(message)s", level=logging.WARNING, handlers=[handler])
     try:

@@ -26,15 +26,15 @@ REPHRASED = (
     (r"Missing value for argument '(--\S+)'.*", r"\1 needs a value"),
     (r"Missing from .*?: (\S+).*", r"\1 is missing"),
 )
-"""What tyro says, and the same as a user would say it."""
+"""Messages of tyro as regular expressions, and the sentences that replace them."""
 
 registry = ConstructorRegistry()
-"""How the values of flags are read where tyro's own way is not ours."""
+"""Parsers of flag values that replace those of tyro."""
 
 
 @registry.primitive_rule
 def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
-    """``1e5`` is a whole number too."""
+    """Reads whole numbers, also in the form ``1e5``."""
     if info.type is not int:
         return None
 
@@ -52,7 +52,7 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
 
 @registry.primitive_rule
 def named_values(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
-    """Keyword arguments as ``name=value`` words."""
+    """Reads keyword arguments from words ``name=value``."""
     if get_origin(info.type) is not dict:
         return None
     return PrimitiveConstructorSpec(
@@ -72,7 +72,7 @@ def parse_kwargs(pairs: list[str]) -> dict[str, Any]:
         if not equals or not name.isidentifier():
             raise ValueError(f"--env-kwargs {pair!r} is not name=value")
         if name in ("num_envs", "device", "frame_stack", "masks"):
-            raise ValueError(f"--env-kwargs {pair!r} is a setting of the run; say --{name.replace('_', '-')} {value}")
+            raise ValueError(f"--env-kwargs {pair!r} is a setting of the run; use --{name.replace('_', '-')} {value}")
         try:
             result[name] = yaml.safe_load(value)
         except yaml.YAMLError:
@@ -86,11 +86,11 @@ def parse(kind: type[T], argv: list[str], prog: str, default: T | None = None) -
         raise ConfigError(f"an argument of {prog} is empty; check quotes and variables")
     message = io.StringIO()
     try:
-        # Into a string, since on a terminal tyro draws a coloured box around its message.
+        # Into a string, because tyro draws a coloured box around its message on a terminal.
         with contextlib.redirect_stdout(message), contextlib.redirect_stderr(message), registry:
             args, unknown = tyro.cli(kind, args=argv, prog=prog, default=default, return_unknown_args=True)
     except SystemExit as stop:
-        if stop.code == 0:  # once more, in the colours and the width of the reader's terminal
+        if stop.code == 0:  # again, in the colours and the width of the terminal
             with registry:
                 tyro.cli(kind, args=argv, prog=prog, default=default, return_unknown_args=True)
         raise ConfigError(f"{_sentence(message.getvalue())}; see {prog} --help") from None
@@ -104,7 +104,7 @@ def parse(kind: type[T], argv: list[str], prog: str, default: T | None = None) -
 
 
 def _sentence(text: str) -> str:
-    """The paragraph between the first two rules that tyro draws, rephrased."""
+    """The message of tyro, which stands between two lines of dashes, rephrased."""
     lines = [line.strip() for line in text.splitlines()]
     rules = [i for i, line in enumerate(lines) if set(line) == {"-"}]
     paragraph = lines[rules[0] + 1 : rules[1]] if len(rules) > 1 else lines
@@ -116,7 +116,7 @@ def _sentence(text: str) -> str:
 
 
 def _suggestion(flag: str, known: list[str]) -> str:
-    """The flags that may have been meant; empty if none is near."""
+    """``did you mean`` with the flags of similar names; empty if there are none."""
     names = {name.lstrip("-").replace("-", "_"): name for name in known}
     advice = suggest_name(flag.lstrip("-").replace("-", "_"), names)
     for name in sorted(names, key=len, reverse=True):

@@ -24,20 +24,20 @@ from .parse import parse
 RunDir = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
 Switch = FlagCreatePairsOff[bool]
 ASYNC = (
-    "Let learner and workers go at their own speed: a lag of 1; PPO and A2C wait for half of the workers, with V-trace."
+    "Run learner and workers at their own speed: a lag of 1; PPO and A2C wait for half of the workers and use V-trace."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Train an agent; a run folder with the trained policy, curves and commits is left behind."""
+    """Train an agent, and write the trained policy, curves and commits into a run folder."""
 
     run_dir: RunDir = None
     """Folder of the run; by default a fresh one under runs/."""
     resume: Switch = False
     """Continue the newest valid commit of --run-dir, bit for bit."""
     envs_per_worker: int | None = None
-    """Another way to say --num-envs and --num-groups: a group of this many environments for each worker."""
+    """Instead of --num-envs and --num-groups: each worker gets one group of this many environments."""
     go_async: Annotated[Switch, tyro.conf.arg(name="async", help=ASYNC)] = False
     env: OmitArgPrefixes[EnvConfig]
     train: OmitArgPrefixes[TrainConfig]
@@ -51,7 +51,7 @@ class ConfigFlags:
     """Train from a config file, e.g. the config.yaml of an earlier run."""
 
     config: Path
-    """A YAML file as a run folder holds it."""
+    """A YAML file like config.yaml of a run folder."""
     run_dir: RunDir = None
     """Folder of the run; by default a fresh one under runs/."""
     resume: Switch = False
@@ -65,13 +65,13 @@ def main(argv: list[str]) -> int:
     from_file = any(word.split("=")[0] == "--config" for word in argv)
     if argv[0].startswith("-"):
         if not from_file:
-            raise ConfigError("which agent and environment? say for example: elegantrl train ppo CartPole-v1")
+            raise ConfigError("agent and environment are missing; for example: elegantrl train ppo CartPole-v1")
         return train_from_file(parse(ConfigFlags, argv, "elegantrl train"))
     if no_pair:
         find_agent(argv[0])
-        raise ConfigError(f"which environment? say for example: elegantrl train {argv[0]} CartPole-v1")
+        raise ConfigError(f"the environment is missing; for example: elegantrl train {argv[0]} CartPole-v1")
     if from_file:
-        raise ConfigError("a config file names agent and environment itself; say elegantrl train --config FILE")
+        raise ConfigError("a config file names agent and environment itself; use elegantrl train --config FILE")
     agent, env = argv[:2]
     flags, overrides = parse_run(agent, env, argv[2:])
     plan = prepare(agent, env, overrides, resumed=flags.run_dir if flags.resume else None)
@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
 
 
 def parse_run(agent: str, env: str, argv: list[str]) -> tuple[Flags, dict[str, dict[str, Any]]]:
-    """What the flags say, and by section the settings that differ from the tuned ones of this pair."""
+    """The flags, and by section the settings that differ from the tuned ones of this pair."""
     base = resolve_sections(agent, env)
     kind = make_dataclass("Flags", [("agent", type(base.agent))], bases=(Flags,), frozen=True, kw_only=True)
     kind.__doc__ = Flags.__doc__
@@ -95,7 +95,7 @@ def parse_run(agent: str, env: str, argv: list[str]) -> tuple[Flags, dict[str, d
 
 
 def differences(flags: Any, base: Sections) -> dict[str, dict[str, Any]]:
-    """By section, the settings whose flags were given another value than the default."""
+    """By section, the settings whose flags have another value than the default."""
 
     def changed(section: Section, before: Section) -> dict[str, Any]:
         values = ((f.name, getattr(section, f.name), getattr(before, f.name)) for f in used_fields(section))
@@ -106,7 +106,7 @@ def differences(flags: Any, base: Sections) -> dict[str, dict[str, Any]]:
 
 
 def make_asynchronous(overrides: dict[str, dict[str, Any]], base: Sections) -> None:
-    """What --async stands for."""
+    """Add the settings of --async to ``overrides``."""
     execute = overrides["execute"]
     execute["max_lag"] = max(1, execute.get("max_lag", 0))
     if isinstance(base.agent, OnPolicyConfig):
@@ -115,12 +115,12 @@ def make_asynchronous(overrides: dict[str, dict[str, Any]], base: Sections) -> N
 
 
 def divide_envs(overrides: dict[str, dict[str, Any]], each: int) -> None:
-    """What --envs-per-worker stands for."""
+    """Add the settings of --envs-per-worker to ``overrides``."""
     if each < 1:
         raise ConfigError(f"--envs-per-worker {each} is too few; a worker has at least 1 environment")
     if {"num_envs", "num_groups"} & overrides["env"].keys():
         raise ConfigError(
-            "--envs-per-worker says how many environments there are; leave --num-envs and --num-groups out"
+            "--envs-per-worker determines the number of environments; leave --num-envs and --num-groups out"
         )
     workers = overrides["execute"].get("num_workers", 1)
     overrides["env"] |= {"num_envs": each * workers, "num_groups": workers}
@@ -139,14 +139,16 @@ def read_config(path: Path, allow_import: bool = False) -> RunConfig:
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"--config {path} is not a text file; expected YAML as a run folder holds it") from None
+        raise ConfigError(
+            f"--config {path} is not a text file; expected YAML like config.yaml of a run folder"
+        ) from None
     if not allow_import:
         refuse_imports(path, RunConfig.from_yaml(text, agent_needed=False))
     return RunConfig.from_yaml(text)
 
 
 def refuse_imports(path: Path, config: RunConfig) -> None:
-    """Refuse a file that names code to import: a config file may come from anywhere."""
+    """Refuse a file that names code to import, because a config file may come from an untrusted source."""
     named = (config.agent_name, config.agent.network, config.env.id, config.eval.env_id, config.execute.executor)
     for name in (*named, *config.train.loggers):
         if name is not None and is_import_path(name) and not name.startswith("envpool:"):

@@ -29,7 +29,7 @@ def setting(
 
     ``decides_numbers=False`` marks a setting that may differ between a run and its resume. ``only_with`` names other
     settings of the section and the values that give this one an effect; one of them is enough, a tuple lists several
-    values, and True stands for any value that is not zero, empty or false.
+    values, and True matches every value that is not zero, empty or false.
     """
     return field(default=default, metadata=_metadata((ge, gt, le, lt), decides_numbers, only_with))
 

@@ -160,9 +160,9 @@ PPO = ("train", "ppo", "CartPole-v1")
 
 REFUSED: list[tuple[tuple[Any, ...], str]] = [
     (("trian", "ppo", "CartPole-v1"), "there is no command 'trian'; did you mean 'train'?"),
-    (("train", "ppo"), "which environment?"),
-    (("train", "ppo", "--num-envs", 4), "which environment?"),
-    (("train", "--resume"), "which agent and environment?"),
+    (("train", "ppo"), "the environment is missing"),
+    (("train", "ppo", "--num-envs", 4), "the environment is missing"),
+    (("train", "--resume"), "agent and environment are missing"),
     (("train", "pppo", "CartPole-v1"), "there is no agent 'pppo'; did you mean 'ppo'?"),
     (("train", "pppo"), "there is no agent 'pppo'; did you mean 'ppo'?"),
     (("train", "ppo", "CartPol-v1"), "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'"),
@@ -216,7 +216,7 @@ REFUSED: list[tuple[tuple[Any, ...], str]] = [
     ((*PPO, "--env-kwargs", "=5"), "--env-kwargs '=5' is not name=value"),
     ((*PPO, "--env-kwargs", "gravity=5"), "environment 'CartPole-v1' cannot be made with {'gravity': 5}"),
     ((*PPO, "--env-kwargs", "x={a"), "--env-kwargs 'x={a' has a value that is not YAML"),
-    ((*PPO, "--env-kwargs", "num_envs=3"), "is a setting of the run; say --num-envs 3"),
+    ((*PPO, "--env-kwargs", "num_envs=3"), "is a setting of the run; use --num-envs 3"),
     (("envs", "more"), "'more' belongs to no option"),
     (("agents", "--more"), "there is no option '--more'"),
     (("eval",), "RUN is missing; see elegantrl eval --help"),
