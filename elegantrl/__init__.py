@@ -59,10 +59,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     elif name in _MODULES:
         value = getattr(import_module(_MODULES[name], __name__), name)
-    elif find_spec(f"{__name__}.{name}"):
-        return import_module(f".{name}", __name__)
     else:
-        value = getattr(import_module(".compat", __name__), name)
+        compat = import_module(".compat", __name__)
+        if name not in compat.LATER and find_spec(f"{__name__}.{name}"):
+            return import_module(f".{name}", __name__)
+        value = getattr(compat, name)
     globals()[name] = value
     return value
 

@@ -21,6 +21,5 @@ def __getattr__(name: str) -> Any:
         module = import_module(f".{NAMES[name]}", __name__)
         return module if name == NAMES[name] else getattr(module, name)
     if name in LATER:
-        # Not an AttributeError: ``from elegantrl import`` would replace its text by one of Python's own.
-        raise ImportError(LATER[name])
+        raise AttributeError(LATER[name])
     raise AttributeError(f"elegantrl has no {name}; {did_you_mean(name, NAMES)}")

@@ -7,6 +7,7 @@ this package. Python uses these paths after it has searched for files, so a file
 from __future__ import annotations
 
 import inspect
+import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -44,6 +45,10 @@ CALLABLE = {
     **{f"elegantrl.agents.{name}": f"elegantrl.compat:{name}" for name in (*AGENTS, "AgentBase")},
 }
 """Module paths that are also the name of a function or a class."""
+
+MEMBERS = {f"elegantrl.config.{name}" for name in CONFIG}
+"""Documented names of a package that has files of its own: ``from package import name`` looks for a submodule if the
+package has no such name."""
 
 
 class DocumentedModule(ModuleType):
@@ -98,11 +103,30 @@ class Loader:
                 module.__file__ = inspect.getsourcefile(wrapped)  # for tools that show the source
 
 
+class MemberLoader:
+    """Puts a class or a function in the place of the submodule that Python looks for."""
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> None: ...
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        name = module.__name__.rpartition(".")[2]
+        sys.modules[module.__name__] = getattr(import_module("elegantrl.compat"), name)
+
+
 def spec_of(path: str) -> ModuleSpec | None:
-    """How to import a documented path; None for any other."""
-    if path not in PATHS:
-        return None
-    spec = ModuleSpec(path, Loader, origin="elegantrl.compat")  # type: ignore[arg-type]
-    if path == "elegantrl.train":
-        spec.submodule_search_locations = []  # the path has submodules
-    return spec
+    """How to import a documented path; None for any other.
+
+    A name that is not supported raises an ``ImportError`` with its message here: ``from module import name`` replaces
+    the text of an ``AttributeError`` by one of Python's own, and then looks for a submodule of that name.
+    """
+    parent, _, name = path.rpartition(".")
+    if path in MEMBERS:
+        return ModuleSpec(path, MemberLoader, origin="elegantrl.compat")  # type: ignore[arg-type]
+    if path in PATHS:
+        # As a package, so that Python looks for submodules.
+        return ModuleSpec(path, Loader, origin="elegantrl.compat", is_package=True)  # type: ignore[arg-type]
+    if name in LATER and parent in ("elegantrl", *PATHS):
+        raise ImportError(LATER[name])
+    return None

@@ -36,8 +36,12 @@ def test_names_are_complete_and_lazy():
     assert set(elegantrl.__all__) <= namespace.keys()
     assert Arguments is Config
     for name in compat.LATER:
-        with pytest.raises(ImportError, match=f"{name} is not available"):
+        assert not hasattr(elegantrl, name)
+        with pytest.raises(AttributeError, match=f"{name} is not available"):
             getattr(elegantrl, name)
+        for path in ("elegantrl", "elegantrl.run", "elegantrl.train", "elegantrl.train.worker"):
+            with pytest.raises(ImportError, match=f"{name} is not available"):
+                exec(f"from {path} import {name}")
     with pytest.raises(AttributeError, match=r"did you mean .*'AgentPPO'"):
         _ = elegantrl.AgentPO
     assert not hasattr(elegantrl, "__wrapped__")
@@ -92,7 +96,7 @@ def test_a_first_import_by_any_path():
     for line in (
         "from elegantrl.train.config import Arguments",
         "import elegantrl.train.run as r; r.train_and_evaluate_mp",
-        "from elegantrl.config import Arguments, Config, build_env",
+        "import elegantrl; from elegantrl.config import build_env, Config; assert Config is elegantrl.Config",
         "from elegantrl.agents.AgentPPO import AgentPPO; from elegantrl.agents import AgentDQN; AgentDQN()",
         "from elegantrl_helloworld.demo import *; gym.logger.set_level(40); Arguments, demo_discrete_action_on_policy",
     ):
@@ -123,7 +127,8 @@ def test_a_type_checker_sees_the_function(tmp_path):
 
 def test_modules_of_processes_say_that_there_is_nothing_to_do():
     module = importlib.import_module("elegantrl.train.worker")
-    with pytest.raises(ImportError, match="PipeWorker is not available: train_and_evaluate_mp"):
+    assert not hasattr(module, "PipeWorker")
+    with pytest.raises(AttributeError, match="PipeWorker is not available: train_and_evaluate_mp"):
         _ = module.PipeWorker
     with pytest.raises(ImportError, match="AgentMADDPG is not available in this version"):
         exec("from elegantrl.agents.AgentMADDPG import AgentMADDPG")

@@ -1,0 +1,124 @@
+"""Every setting of every agent changes the run or is refused (F6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import Field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from elegantrl.config.fields import used_fields
+from elegantrl.data import trajectories
+from elegantrl.errors import ConfigError
+from elegantrl.nets.networks import linear_layers
+from elegantrl.registry import agent_names, find_agent
+from elegantrl.runtime.progress import Silent
+from elegantrl.runtime.run import RunResult
+
+Run = Callable[..., RunResult]
+
+ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
+KINDS = {"ppo": ("discrete", "continuous"), "a2c": ("discrete", "continuous")}
+KINDS |= dict.fromkeys(("discrete_sac", "dqn", "double_dqn", "dueling_dqn", "d3qn"), ("discrete",))
+DEFAULT_SUITE = {("ppo", "discrete"), ("td3", "continuous")}
+"""Pairs that cover most settings; the others take minutes."""
+CASES = [
+    pytest.param(agent, kind, marks=() if (agent, kind) in DEFAULT_SUITE else pytest.mark.slow)
+    for agent in agent_names()
+    for kind in KINDS.get(agent, ("continuous",))
+]
+NOT_YET = {("ppo", "discrete"): {"log_std_init"}, ("a2c", "discrete"): {"log_std_init"}}
+
+
+def doubled(*args: Any, **kwargs: Any) -> nn.Module:
+    """Layers of one's own: the usual ones with other parameters."""
+    layers = linear_layers(*args, **kwargs)
+    for parameter in layers.parameters():
+        parameter.data *= 2
+    return layers
+
+
+VALUES: dict[str, Any] = {
+    "activation": "tanh",
+    "batch_size": 8,
+    "buffer_size": 64,
+    "clip": 1e-4,
+    "encoder": f"{__name__}:NoEncoder",
+    "entropy_schedule": "linear",
+    "explore_steps": 10,
+    "gae_lambda": 0.5,
+    "h_store": 16,
+    "log_std_init": -1.0,
+    "lr_schedule": "linear",
+    "max_grad_norm": 0.01,
+    "network": f"{__name__}:doubled",
+    "noise": "ou",
+    "schedule_steps": 2000,
+    "target_critics": "mean",
+    "target_kl": 1e-9,
+    "tau": 0.5,
+}
+"""Values that are certain to matter within some hundred steps."""
+
+WITH: dict[str, dict[str, Any]] = {
+    "entropy_schedule": {"entropy_coef": 0.1},
+    "priority_alpha": {"prioritized": True},
+    "priority_beta": {"prioritized": True},
+    "schedule_steps": {"lr_schedule": "linear"},
+    "smooth_clip": {"smooth_std": 1.0},
+    "subset_size": {"target_critics": "subset", "num_critics": 3},
+    "target_critics": {"num_critics": 3},
+}
+"""Other settings that a setting needs to have an effect."""
+
+
+def another_value(f: Field[Any], value: Any) -> Any:
+    if f.name in VALUES:
+        return VALUES[f.name]
+    if f.name == "init":
+        return "default" if value == "orthogonal" else "orthogonal"
+    if isinstance(value, bool):
+        return not value
+    return {int: lambda: value + 1, float: lambda: value * 0.5 + 0.01, tuple: lambda: (*value, 3)}[type(value)]()
+
+
+@pytest.mark.parametrize(("agent", "kind"), CASES)
+def test_every_setting_changes_the_run_or_is_refused(
+    agent: str,
+    kind: str,
+    run_quietly: Run,
+    load_commit: Callable[[Path], dict[str, Any]],
+    hash_state: Callable[[Any], str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(trajectories, "MIN_STEPS", 16)
+    default, settings = find_agent(agent).default_config(), used_fields(find_agent(agent).config)
+    small: dict[str, Any] = {"hidden": (8,), "num_envs": 2, "max_steps": 256, "executor": "inline", "horizon": 32}
+    small |= {"batch_size": 16, "eval": {"interval": 10**6, "episodes": 1, "max_episode_steps": 1}}
+    if "learning_starts" in {f.name for f in settings}:
+        small |= {"horizon": 4, "learning_starts": 16, "buffer_size": 128}
+
+    def outcome(changes: dict[str, Any]) -> str:
+        if "linear" in (changes.get("lr_schedule"), changes.get("entropy_schedule")):
+            changes = {"schedule_steps": 1000, **changes}
+        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        try:
+            run_quietly(agent, ENVS[kind], run_dir=folder, display=Silent(), **{**small, **changes})
+        except ConfigError:
+            return "refused"
+        return hash_state({part: state for part, state in load_commit(folder).items() if part != "evaluation"})
+
+    plain: dict[str, str] = {}
+    idle = set()
+    for f in settings:
+        needed = {"h_term": True} if f.name.startswith("h_") and f.name != "h_term" else WITH.get(f.name, {})
+        if repr(needed) not in plain:
+            plain[repr(needed)] = outcome(needed)
+            assert plain[repr(needed)] != "refused"
+        if outcome({**needed, f.name: another_value(f, getattr(default, f.name))}) == plain[repr(needed)]:
+            idle.add(f.name)
+    assert idle == NOT_YET.get((agent, kind), set())
