@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from ..agents.base import Agent, AgentConfig
 from ..errors import CheckpointError, ConfigError
 from ..registry import agent_names, find_agent
+from ..store.tensors import load_weights
 from ..store.trained import TrainedPolicy
 from ..types import ActionSpec, EnvSpec, vector_dim
 from .by_hand import STATE_FILE, ByHand
@@ -23,6 +25,9 @@ from .nets import PolicyNet
 from .paths import CallableModule
 from .replay import Explored
 from .translate import Translation, place_of
+
+UNNAMED = "by hand"
+"""Name of the environment of an agent that has seen none."""
 
 BY_HAND = {
     "explore_env", "explore_one_env", "explore_vec_env", "update_net", "get_obj_critic_raw", "get_obj_critic_per",
@@ -159,7 +164,10 @@ class DocumentedAgent(Settings):
         if if_save:
             self._core().save(folder)
         elif (folder / STATE_FILE).exists():
-            self._core().load(folder)
+            tensors, about = load_weights(folder / STATE_FILE)
+            if self._by_hand is None:
+                self._by_hand = self._build(replace(self._spec(), name=about.get("env", UNNAMED)))
+            self._by_hand.load(folder, tensors, about)
         else:
             self._load_run(TrainedPolicy.load(folder), folder)
 
@@ -209,7 +217,7 @@ class DocumentedAgent(Settings):
             discrete = bool(self._args.if_discrete)  # type: ignore[union-attr]
         else:
             discrete = "Discrete" in type(self).__name__
-        return EnvSpec("by hand", (state_dim,), action_spec(discrete, action_dim), 1)
+        return EnvSpec(UNNAMED, (state_dim,), action_spec(discrete, action_dim), 1)
 
     def _build(self, spec: EnvSpec, config: AgentConfig | None = None, name: str | None = None) -> ByHand:
         wanted = [given for given in zip(self._dims, (spec.obs_dim, spec.action.num_outputs), strict=True) if given[0]]

@@ -19,7 +19,7 @@ from ..registry import build_agent, find_agent
 from ..rng import torch_stream
 from ..roles.group import GroupActor
 from ..store.state import merge_state, split_state
-from ..store.tensors import load_weights, save_actor_pth, save_weights
+from ..store.tensors import save_actor_pth, save_weights
 from ..types import ActionSpec, EnvSpec, Metrics, Rollout, Transition, Weights
 from .envs import BuiltEnv
 from .replay import Explored, ReplayBuffer, rollout_of
@@ -148,16 +148,19 @@ class ByHand:
     def save(self, cwd: Path) -> None:
         """Save everything that learning depends on, and the policy alone under its documented name."""
         cwd.mkdir(parents=True, exist_ok=True)
-        tensors, skeleton = split_state({"agent": self.agent.training_state(), "steps": self.steps})
-        save_weights(cwd / STATE_FILE, tensors, {"skeleton": json.dumps(skeleton)})
+        state = {"agent": self.agent.training_state(), "steps": self.steps, "sampler": self.sampler.get_state()}
+        tensors, skeleton = split_state(state)
+        # The name of the environment selects tuned settings.
+        save_weights(cwd / STATE_FILE, tensors, {"skeleton": json.dumps(skeleton), "env": self.spec.name})
         save_actor_pth(cwd / "actor.pth", self.agent.policy.state_dict())
 
-    def load(self, cwd: Path) -> None:
-        tensors, about = load_weights(cwd / STATE_FILE)
+    def load(self, cwd: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
+        """Continue from the tensors and the metadata of the state file in ``cwd``."""
         try:
             state = merge_state(tensors, json.loads(about["skeleton"]))
             self.agent.load_training_state(state["agent"])
             self.steps = int(state["steps"])
+            self.sampler.set_state(state["sampler"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             text = " ".join(str(error).split())
             raise CheckpointError(f"{cwd / STATE_FILE} does not fit this agent: {text}") from None

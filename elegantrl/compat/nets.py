@@ -128,7 +128,7 @@ class Critic(nn.Module):
 
     def __init__(self, net_dims: Sequence[int], state_dim: int, action_dim: int):
         super().__init__()
-        self.net = EnsembleCritic(state_dim, action_dim, NetSpec(tuple(net_dims)), self.num_critics)
+        self.net = EnsembleCritic(Leaf((state_dim,)), action_dim, NetSpec(tuple(net_dims)), self.num_critics)
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
         return self.net(state, action)[0]
