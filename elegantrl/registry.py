@@ -121,17 +121,17 @@ def build_agent(entry: AgentEntry, spec: EnvSpec, config: AgentConfig, device: t
         return entry.agent(spec, config, device, seed)
 
 
-register_agent("a2c", AgentA2C, A2CConfig, "advantage actor-critic; on-policy; discrete and continuous actions")
+register_agent("a2c", AgentA2C, A2CConfig, "advantage actor-critic; on-policy; all kinds of actions")
 register_agent("d3qn", AgentDQN, DQNConfig, "dueling double DQN", double=True, dueling=True)
 register_agent("ddpg", AgentDDPG, DDPGConfig, "deep deterministic policy gradient; replay; continuous actions")
 register_agent("discrete_sac", AgentDiscreteSAC, DiscreteSACConfig, "soft actor-critic; replay; discrete actions")
 register_agent("double_dqn", AgentDQN, DQNConfig, "DQN whose online network picks the next action", double=True)
-register_agent("dqn", AgentDQN, DQNConfig, "deep Q-learning; replay; discrete actions")
+register_agent("dqn", AgentDQN, DQNConfig, "deep Q-learning; replay; discrete and multi-discrete actions")
 register_agent("dueling_dqn", AgentDQN, DQNConfig, "DQN with a state value and advantages", dueling=True)
 register_agent(
     "mod_sac", AgentModSAC, ModSACConfig, "SAC that updates its actor less often while its critics are inaccurate"
 )
-register_agent("ppo", AgentPPO, PPOConfig, "proximal policy optimisation; on-policy; discrete and continuous actions")
+register_agent("ppo", AgentPPO, PPOConfig, "proximal policy optimisation; on-policy; all kinds of actions")
 register_agent("redq", AgentREDQ, REDQConfig, "SAC with many critics and many updates per step; continuous actions")
 register_agent("sac", AgentSAC, SACConfig, "soft actor-critic; replay; continuous actions")
 register_agent("td3", AgentTD3, TD3Config, "twin delayed DDPG; replay; continuous actions")

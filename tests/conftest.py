@@ -98,9 +98,12 @@ def load_commit() -> Callable[[Path], dict[str, Any]]:
 
 
 def spec_of(kind: str, obs_dim: int = 3, action_dim: int = 2, num_envs: int = 1) -> EnvSpec:
-    assert kind in ("discrete", "continuous")
-    action = ActionSpec(choices=(action_dim,)) if kind == "discrete" else ActionSpec(dim=action_dim)
-    return EnvSpec("Made", (obs_dim,), action, num_envs)
+    actions = {
+        "discrete": ActionSpec(choices=(action_dim,)),
+        "multi_discrete": ActionSpec(choices=(action_dim, action_dim + 1)),
+        "continuous": ActionSpec(dim=action_dim),
+    }
+    return EnvSpec("Made", (obs_dim,), actions[kind], num_envs)
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ..config.fields import Hidden, setting, unused
+from ..nets.distributions import opened
 from ..nets.layers import Stack, mlp
 from ..tree import Tree
-from ..types import EnvSpec, Metrics, Transition, seen_part
+from ..types import EnvSpec, Metrics, Transition, mask_of, seen_part, vector_dim
 from .off_policy import ActionNoise
 from .sac import AgentSAC, SACConfig
 
@@ -47,7 +48,7 @@ class AgentDiscreteSAC(AgentSAC):
     def build_critic(self, spec: EnvSpec) -> Stack:
         c = self.config
         encoder = c.net().build_encoder(seen_part(spec.obs))
-        num_features = spec.obs_dim if encoder is None else encoder.num_features
+        num_features = vector_dim(seen_part(spec.obs), spec.name) if encoder is None else encoder.num_features
         sizes = (num_features, *c.hidden, spec.action.num_outputs)
         critics = mlp(sizes, c.activation, init=c.init, num_members=c.num_critics, normed=c.layer_norm)  # -> [E, B, A]
         return critics if encoder is None else Stack(encoder, *critics)
@@ -57,6 +58,13 @@ class AgentDiscreteSAC(AgentSAC):
 
     def warm_up(self, env_steps: int) -> None:
         """Do nothing: the initial policy is almost uniform, so its own actions are random enough."""
+
+    def target_entropy_of(self, batch: Transition) -> float | Tensor:
+        mask_BA = mask_of(batch.obs)
+        if mask_BA is None:
+            return self.target_entropy
+        # The maximum entropy is that of the allowed actions: where only one is, there is nothing to choose.
+        return self.config.target_entropy_frac * opened(mask_BA).sum(-1).log().mean()
 
     def q_taken(self, b: Transition) -> Tensor:
         q_EBA = self.critic(self.policy.normed(b.obs))

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from ..config.fields import setting
+from ..nets.distributions import masked
 from ..nets.policies import QPolicy
 from ..tree import Tree
-from ..types import EnvSpec, Metrics, Transition, Update
+from ..types import EnvSpec, Metrics, Transition, Update, mask_of
 from .off_policy import TD_ERROR, ReplayAgent, ReplayConfig, td_loss
 from .optim import Target
 
@@ -38,13 +39,14 @@ class DQNConfig(ReplayConfig):
 
 class AgentDQN(ReplayAgent):
     hot = ("loss",)
-    actions = frozenset({"discrete"})
+    actions = frozenset({"discrete", "multi_discrete"})
     config: DQNConfig
     policy: QPolicy
 
     def __init__(self, spec: EnvSpec, config: DQNConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        self.policy = self.build_policy("q", spec, device, dueling=config.dueling, layer_norm=config.layer_norm)
+        kind = "q" if spec.action.kind == "discrete" else "joint_q"
+        self.policy = self.build_policy(kind, spec, device, dueling=config.dueling, layer_norm=config.layer_norm)
         self.step = self.optimizer(self.policy.parameters())
         self.policy_target = deepcopy(self.policy)
         self.target = Target(self.policy_target, self.step)
@@ -66,16 +68,16 @@ class AgentDQN(ReplayAgent):
     def loss(self, b: Transition) -> tuple[Tensor, Metrics]:
         with torch.no_grad():
             target_B = b.reward + b.discount * self.next_value(b.next_obs)
-        q_B = self.policy.q(b.obs).gather(1, b.action.unsqueeze(1)).squeeze(1)
+        q_B = self.policy.q(b.obs).gather(1, self.policy.index(b.action).unsqueeze(1)).squeeze(1)
         loss, metrics = td_loss(q_B - target_B, smooth_l1_loss(q_B, target_B, reduction="none"), b)
         return loss, metrics | {"loss/critic": loss.detach(), "critic/q": q_B.detach().mean()}
 
     def next_value(self, next_obs: Tree) -> Tensor:
-        """Value of the best next action [B]."""
+        """Value of the best next action that is allowed [B]."""
         # The target network's own normaliser is a stale copy: both networks use the policy's.
-        normed = self.policy.normed(next_obs)
-        next_q_BA = self.policy_target.values(normed)
+        normed, allowed_BA = self.policy.normed(next_obs), self.policy.allowed(mask_of(next_obs))
+        next_q_BA = masked(self.policy_target.values(normed), allowed_BA)
         if not self.config.double:
             return next_q_BA.amax(1)
-        best_B = self.policy.values(normed).argmax(1, keepdim=True)
+        best_B = masked(self.policy.values(normed), allowed_BA).argmax(1, keepdim=True)
         return next_q_BA.gather(1, best_B).squeeze(1)

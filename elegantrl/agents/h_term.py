@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .. import tree
 from ..config.fields import setting, tunable
 from ..data.trajectories import TrajectoryStore
 from ..nets.policies import Policy
@@ -46,14 +47,16 @@ class HTermConfig:
 class HTerm(nn.Module):
     """Holds windows as buffers, so that a loss stays a function of (parameters, buffers, batch)."""
 
-    obs: Tensor
     action: Tensor
     weight: Tensor
 
     def __init__(self, config: HTermConfig, spec: EnvSpec, device: torch.device):
         super().__init__()
         shape = (config.h_windows, config.h_length)
-        self.register_buffer("obs", torch.zeros(*shape, spec.obs_dim, device=device))
+        self.obs_leaves, leaves = spec.obs, tree.leaves(spec.obs)
+        self.obs_buffers = [f"obs{i or ''}" for i in range(len(leaves))]  # their names; buffers are single tensors
+        for name, leaf in zip(self.obs_buffers, leaves, strict=True):
+            self.register_buffer(name, leaf.zeros(*shape, device=device))
         self.register_buffer("action", spec.action_leaf.zeros(*shape, device=device))
         self.register_buffer("weight", torch.zeros(shape, device=device))  # until there are windows, no energy
         self.trajectories = TrajectoryStore(config.h_store, spec, device)
@@ -67,13 +70,16 @@ class HTerm(nn.Module):
             self.load(windows)
 
     def load(self, windows: Windows) -> None:
-        self.obs.copy_(windows.obs)
+        for name, leaf in zip(self.obs_buffers, tree.leaves(windows.obs), strict=True):
+            getattr(self, name).copy_(leaf)
         self.action.copy_(windows.action)
         self.weight.copy_(windows.weight)
 
     def forward(self, policy: Policy) -> Tensor:
         """Mean energy of the windows under the present policy."""
-        return energy(policy.logp_above_entropy(self.obs, self.action), self.weight)
+        buffers = iter([getattr(self, name) for name in self.obs_buffers])
+        obs = tree.map_leaves(lambda _: next(buffers), self.obs_leaves)
+        return energy(policy.logp_above_entropy(obs, self.action), self.weight)
 
 
 def energy(excess_LK: Tensor, weight_LK: Tensor) -> Tensor:

@@ -79,6 +79,7 @@ class Batch(NamedTuple):
 class AgentOnPolicy(Agent):
     memory = "rollout"
     hot = ("loss",)
+    actions = frozenset({"discrete", "multi_discrete", "continuous"})
     ratio_in_loss: ClassVar[bool] = False
     """Whether ``policy_loss`` corrects for the policy that acted."""
     config: OnPolicyConfig
@@ -87,10 +88,11 @@ class AgentOnPolicy(Agent):
 
     def __init__(self, spec: EnvSpec, config: OnPolicyConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        if spec.action.kind == "discrete":
-            self.policy = self.build_policy("categorical", spec, device)
-        else:
+        if spec.action.kind == "continuous":
             self.policy = self.build_policy("gaussian", spec, device, log_std_init=config.log_std_init)
+        else:
+            kind = "categorical" if spec.action.kind == "discrete" else "multi_categorical"
+            self.policy = self.build_policy(kind, spec, device)
         value_net = ScaledValueNet if config.normalize_value else ValueNet
         self.value = value_net(self.policy.feature_leaves, config.net(), config.layer_norm).to(device)
         self.register_buffer("entropy_left", torch.ones((), device=device))

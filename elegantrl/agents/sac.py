@@ -61,11 +61,15 @@ class AgentSAC(AgentActorCritic):
 
     def update_actor(self, batch: Transition, noise: ActionNoise) -> Metrics:
         metrics = super().update_actor(batch, noise)
-        return metrics | self.update_temperature(metrics["policy/entropy"])
+        return metrics | self.update_temperature(metrics["policy/entropy"] - self.target_entropy_of(batch))
 
-    def update_temperature(self, entropy: Tensor) -> Metrics:
+    def target_entropy_of(self, batch: Transition) -> float | Tensor:
+        """The mean entropy that the policy should have on a minibatch."""
+        return self.target_entropy
+
+    def update_temperature(self, excess: Tensor) -> Metrics:
         # The gradient of log_alpha * (entropy - target): with too little entropy it is negative, and alpha rises.
-        self.alpha_step.follow((entropy - self.target_entropy).view(1))
+        self.alpha_step.follow(excess.view(1))
         return {"policy/alpha": self.log_alpha.detach().exp()}
 
     def actor_q(self, q_EB: Tensor) -> Tensor:

@@ -3,19 +3,45 @@
 ``noise`` draws random numbers, which depend on no observation, and ``sample`` turns them into actions: numbers for many
 steps can be drawn at once. ``torch.distributions`` takes several times as long at these sizes.
 
-Axes: B rows, A action.
+Axes: B rows, A action, C choices, M options of the largest choice.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import pad, softplus
 
 LOG_2PI = math.log(2 * math.pi)
+FORBIDDEN = -1e8
+"""Score of an option that a mask forbids. Its probability is exactly 0, and unlike infinity it times 0 is no NaN."""
+MAX_NOISE = 1e3
+"""Bound of the noise for ``Categorical.sample``: it is infinite where ``torch.rand`` returns 0 and below 20 elsewhere,
+and infinite noise could make a forbidden option win."""
+
+
+def masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Scores [..., A], with ``FORBIDDEN`` where the mask [..., A] is false; None allows all."""
+    return scores if mask is None else scores.masked_fill(~opened(mask), FORBIDDEN)
+
+
+def opened(mask: Tensor) -> Tensor:
+    """The mask [..., A], all true in rows that are all false: the last observation of an episode may forbid all."""
+    return mask | ~mask.any(-1, keepdim=True)
+
+
+def by_choice(x: Tensor, choices: Sequence[int], fill: float) -> Tensor:
+    """One number for every option [..., sum of choices] as a row per choice [..., C, M], where M is the largest choice
+    and ``fill`` stands behind the options of a smaller one."""
+    longest = max(choices)
+    if min(choices) == longest:
+        return x.reshape(*x.shape[:-1], len(choices), longest)
+    parts = torch.split(x, list(choices), -1)
+    return torch.stack([pad(part, (0, longest - part.shape[-1]), value=fill) for part in parts], -2)
 
 
 def choice(score: Tensor) -> Tensor:
@@ -30,7 +56,7 @@ class Categorical(NamedTuple):
     log_probs: Tensor  # [..., A] normalised, which sampling and the mode do not need
 
     @classmethod
-    def from_logits(cls, logits: Tensor) -> Categorical:
+    def from_logits(cls, logits: Tensor) -> Self:
         # Over a short last axis torch takes up to five times as long as over the first, with the same result.
         return cls(logits.movedim(-1, 0).contiguous().log_softmax(0).movedim(0, -1))
 
@@ -38,8 +64,10 @@ class Categorical(NamedTuple):
     def noise(shape: tuple[int, ...], generator: Generator) -> Tensor:
         """Noise of ``shape`` [..., A] for ``sample``: negative Gumbel noise, or logistic noise [..., 1] if A is 2."""
         if shape[-1] == 2:
-            return torch.rand((*shape[:-1], 1), generator=generator, device=generator.device).logit_()
-        return torch.rand(shape, generator=generator, device=generator.device).log_().neg_().log_()
+            noise = torch.rand((*shape[:-1], 1), generator=generator, device=generator.device).logit_()
+        else:
+            noise = torch.rand(shape, generator=generator, device=generator.device).log_().neg_().log_()
+        return noise.clamp_(-MAX_NOISE, MAX_NOISE)
 
     def sample(self, noise: Tensor) -> Tensor:
         """Choices [...]."""
@@ -57,6 +85,17 @@ class Categorical(NamedTuple):
 
     def entropy(self) -> Tensor:
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+
+class MultiCategorical(Categorical):
+    """C independent choices at once: ``log_probs`` [..., C, M], actions [..., C]. An option beyond the end of a choice
+    that has fewer than M is ``FORBIDDEN``."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return super().log_prob(action).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return super().entropy().sum(-1)
 
 
 class DiagGaussian(NamedTuple):

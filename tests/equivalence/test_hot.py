@@ -59,7 +59,8 @@ def arguments(agent: Agent, kind: str, seed: int) -> tuple[tuple[Tensor, ...], C
     obs, next_obs = torch.randn(2, ROWS, 3, generator=g)
     numbers = torch.randn(5, ROWS, generator=g)
     continuous = torch.rand(ROWS, 2, generator=g) * 2 - 1
-    action = torch.randint(2, (ROWS,), generator=g) if kind == "discrete" else continuous
+    discrete, choices = torch.randint(2, (ROWS,), generator=g), torch.randint(2, (ROWS, 2), generator=g)
+    action = {"discrete": discrete, "multi_discrete": choices, "continuous": continuous}[kind]
     if agent.memory == "rollout":
         return (obs, action, *numbers[:3]), lambda *x: (Batch(*x),)
     transition = (obs, action, numbers[0], torch.full((ROWS,), 0.9), next_obs)

@@ -90,6 +90,10 @@ class MultiAction(Sound):
     action_space = spaces.MultiDiscrete([2, 3])
 
 
+class ManyActions(Sound):
+    action_space = spaces.MultiBinary(12)
+
+
 class NanAtReset(Sound):
     def reset(self, **_: Any) -> Any:
         return np.array([0, np.nan, 0], np.float32), {}
@@ -172,12 +176,13 @@ REFUSED: list[tuple[tuple[Any, ...], str]] = [
     (("train", "ppo", "CartPole"), "environment 'CartPole' names no version; use 'CartPole-v1'"),
     (("train", "ppo", "no_such_module:Env"), "cannot import 'no_such_module'"),
     (("train", "ppo", f"{HERE}:Sond"), "has no class or function 'Sond'; did you mean 'Sound'"),
-    (("train", "dqn", "Pendulum-v1"), "AgentDQN needs discrete actions, but Pendulum-v1 has continuous ones"),
+    (("train", "dqn", "Pendulum-v1"), "AgentDQN needs discrete or multi_discrete actions, but Pendulum-v1 has"),
     (("train", "sac", "CartPole-v1"), "AgentSAC needs continuous actions, but CartPole-v1 has discrete ones"),
     (("train", "ppo", f"{HERE}:DictObs"), "an array of shape (3,), expected a dict with ['a']"),
     (("train", "ppo", f"{HERE}:TextObs"), "observation_space['a'] is Text, expected Box"),
     (("train", "ppo", f"{HERE}:TupleAction"), "action_space is Tuple, expected Discrete, MultiDiscrete"),
-    (("train", "ppo", f"{HERE}:MultiAction"), "AgentPPO needs continuous or discrete actions, but"),
+    (("train", "discrete_sac", f"{HERE}:MultiAction"), "AgentDiscreteSAC needs discrete actions, but"),
+    (("train", "dqn", f"{HERE}:ManyActions"), "have 4096 combinations, and action values are learned for at most 1024"),
     (("train", "ppo", f"{HERE}:NanAtReset"), "reset returned an observation with NaN or infinity"),
     (("train", "ppo", f"{HERE}:WrongShapeAtReset"), "an observation of shape (4,), expected (3,)"),
     (("train", "ppo", f"{HERE}:TextAtReset"), "expected numbers"),

@@ -297,7 +297,7 @@ def test_help_does_not_wait_for_torch() -> None:
 def test_a_refused_run_prints_no_header(cli: Cli, tmp_path: Path) -> None:
     # N15
     outcome = cli("train", "dqn", "Pendulum-v1", "--run-dir", tmp_path / "run")
-    assert (outcome.code, outcome.out) == (2, "") and outcome.sentence.startswith("AgentDQN needs discrete actions")
+    assert (outcome.code, outcome.out) == (2, "") and outcome.sentence.startswith("AgentDQN needs discrete or")
 
 
 # ---- eval and plot

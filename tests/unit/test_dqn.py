@@ -206,5 +206,5 @@ def test_state_round_trip_includes_the_target(make_spec: MakeSpec) -> None:
 
 
 def test_refuses_continuous_actions(make_spec: MakeSpec) -> None:
-    with pytest.raises(SpecError, match="AgentDQN needs discrete actions, but Made has continuous ones"):
+    with pytest.raises(SpecError, match="AgentDQN needs discrete or multi_discrete actions, but Made has"):
         build(make_spec("continuous"))

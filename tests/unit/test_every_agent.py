@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from choosing import Levers
 from torch import Tensor, nn
 
 from elegantrl.agents.base import Agent
@@ -28,7 +29,7 @@ MakeRollout = Callable[..., Rollout]
 CASES = [(name, kind) for name in agent_names() for kind in sorted(find_agent(name).agent.actions)]
 """Every agent with every kind of action it takes."""
 
-ENVS = {"discrete": "TensorCartPole", "continuous": "TensorPendulum"}
+ENVS = {"discrete": "TensorCartPole", "multi_discrete": Levers, "continuous": "TensorPendulum"}
 
 
 def build(name: str, spec: EnvSpec, seed: int = 0, **settings: Any) -> Any:
@@ -39,10 +40,11 @@ def build(name: str, spec: EnvSpec, seed: int = 0, **settings: Any) -> Any:
 
 def transitions(kind: str, rows: int = 16, seed: int = 0) -> Transition:
     g = torch.Generator().manual_seed(seed)
-    discrete = torch.randint(2, (rows,), generator=g)
+    discrete, choices = torch.randint(2, (rows,), generator=g), torch.randint(2, (rows, 2), generator=g)
+    continuous = torch.rand(rows, 2, generator=g) * 2 - 1
     return Transition(
         obs=torch.randn(rows, 3, generator=g),
-        action=discrete if kind == "discrete" else torch.rand(rows, 2, generator=g) * 2 - 1,
+        action={"discrete": discrete, "multi_discrete": choices, "continuous": continuous}[kind],
         reward=torch.randn(rows, generator=g),
         discount=torch.where(torch.rand(rows, generator=g) < 0.2, 0.0, 0.9),
         next_obs=torch.randn(rows, 3, generator=g),

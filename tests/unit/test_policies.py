@@ -26,12 +26,15 @@ from elegantrl.types import ActionSpec, Leaf
 CPU = torch.device("cpu")
 
 KINDS = sorted(set(POLICIES) - {"ensemble"})  # which is made of the others
+CHOOSING = ("categorical", "q", "multi_categorical", "joint_q")
 
 
 def spec_of(
     kind: str, obs_dim: int = 3, action_dim: int = 2, hidden: tuple[int, ...] = (5,), **settings: Any
 ) -> PolicySpec:
-    action = ActionSpec(choices=(action_dim,)) if kind in ("categorical", "q") else ActionSpec(dim=action_dim)
+    action = ActionSpec(dim=action_dim)
+    if kind in CHOOSING:
+        action = ActionSpec(choices=(action_dim,) if kind in ("categorical", "q") else (action_dim, action_dim + 1))
     net = {name: settings.pop(name) for name in ("activation", "normalize_obs") if name in settings}
     return PolicySpec(kind, Leaf((obs_dim,)), action, NetSpec(hidden=hidden, **net), settings)
 

@@ -5,6 +5,8 @@ from .categorical import CategoricalPolicy
 from .deterministic import DeterministicPolicy, NoiseKind
 from .ensemble import EnsemblePolicy
 from .gaussian import GaussianPolicy
+from .joint_q import JointQPolicy
+from .multi_categorical import MultiCategoricalPolicy
 from .q import QPolicy
 from .spec import POLICIES, FlatPolicy, PolicySpec
 from .squashed import SquashedPolicy
@@ -19,6 +21,8 @@ __all__ = [
     "EnsemblePolicy",
     "FlatPolicy",
     "GaussianPolicy",
+    "JointQPolicy",
+    "MultiCategoricalPolicy",
     "NetPolicy",
     "NoiseKind",
     "Policy",

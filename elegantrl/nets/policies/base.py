@@ -144,14 +144,18 @@ class NetPolicy(Policy):
 
     def output(self, obs: Tree) -> Tensor:
         """The network's output for observations [B, ...] of a policy without memory."""
-        return self.net(self.features(obs))  # type: ignore[no-any-return]
+        return self.output_from(self.features(obs), mask_of(obs))
+
+    def output_from(self, features: Tree, mask: Tensor | None) -> Tensor:
+        """The network's output for features [..., F]; a policy that chooses marks what the mask [..., A] forbids."""
+        return self.net(features)
 
     def step(self, obs: Tree, carry: Tree) -> tuple[Tensor, Tree]:
         """The network's output for one step [N, ...], and the next carry."""
         if self.core is None:
             return self.output(obs), carry
         features, carry = self.advance(obs, carry)
-        return self.net(features), carry
+        return self.output_from(features, mask_of(obs)), carry
 
     def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
         out, carry = self.step(obs, carry)

@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 
 from ...tree import Tree
 from ...types import ActionSpec, mask_of
-from ..distributions import Categorical
+from ..distributions import Categorical, masked
 from ..networks import NetSpec
 from .base import Draw, NetPolicy, above_entropy
 
@@ -27,7 +27,10 @@ class CategoricalPolicy(NetPolicy):
 
     def dist_from(self, features: Tree, mask: Tensor | None) -> Categorical:
         """The distribution for features [..., F] and the choices that are allowed [..., A]."""
-        return Categorical.from_logits(self.net(features))
+        return Categorical.from_logits(self.output_from(features, mask))
+
+    def output_from(self, features: Tree, mask: Tensor | None) -> Tensor:
+        return masked(self.net(features), mask)
 
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
         return list(zip(Categorical.noise((num_steps, num_lanes, self.action_dim), generator)))

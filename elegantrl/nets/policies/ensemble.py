@@ -37,5 +37,8 @@ class EnsemblePolicy(Policy):
         raise NotImplementedError("an ensemble does not explore")
 
     def act(self, obs: Tree, carry: Tree) -> tuple[Tensor, Tree]:
-        vote = self.vote(obs)
-        return (vote if self.action_spec.kind == "continuous" else vote.argmax(-1)), carry
+        vote, kind = self.vote(obs), self.action_spec.kind
+        if kind == "continuous":
+            return vote, carry
+        best = [part.argmax(-1) for part in torch.split(vote, list(self.action_spec.choices), -1)]
+        return (best[0] if kind == "discrete" else torch.stack(best, -1)), carry

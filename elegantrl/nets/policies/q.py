@@ -7,10 +7,10 @@ from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
 from ...tree import Tree
-from ...types import ActionSpec
-from ..distributions import choice
+from ...types import ActionSpec, mask_of
+from ..distributions import choice, masked
 from ..networks import NetSpec, build_dueling
-from .base import Draw, NetPolicy
+from .base import Acted, Draw, NetPolicy
 
 
 class QPolicy(NetPolicy):
@@ -36,11 +36,26 @@ class QPolicy(NetPolicy):
 
     def q(self, obs: Tree) -> Tensor:
         """Action values [B, A]."""
-        return self._join(self.output(obs))
+        return self.values(self.normed(obs))
 
     def values(self, normed_obs: Tree) -> Tensor:
         """Action values [B, A] of observations that are normalised already."""
         return self._join(self.net(self.encode(normed_obs)))
+
+    def allowed(self, mask: Tensor | None) -> Tensor | None:
+        """Which values [..., A] may be chosen, by the mask of an observation."""
+        return mask
+
+    def index(self, action: Tensor) -> Tensor:
+        """The numbers [...] of actions among the A values."""
+        return action
+
+    def output_from(self, features: Tree, mask: Tensor | None) -> Tensor:
+        out = self.net(features)
+        if mask is None:
+            return out
+        first = int(self.dueling)
+        return torch.cat([out[..., :first], masked(out[..., first:], self.allowed(mask))], -1)
 
     def _join(self, out: Tensor) -> Tensor:
         if not self.dueling:
@@ -52,18 +67,26 @@ class QPolicy(NetPolicy):
         draws: list[Draw] = []
         for _ in range(num_steps):
             is_random = torch.rand(num_lanes, generator=generator, device=generator.device) < self.epsilon
-            uniform = torch.randint(self.action_dim, (num_lanes,), generator=generator, device=generator.device)
+            if self.has_mask:  # the allowed action with the largest of these is uniform among the allowed ones
+                uniform = torch.rand(num_lanes, self.action_dim, generator=generator, device=generator.device)
+            else:
+                uniform = torch.randint(self.action_dim, (num_lanes,), generator=generator, device=generator.device)
             draws.append((is_random, uniform))
         return draws
+
+    def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
+        if self.has_mask:
+            is_random, uniform = draw
+            draw = is_random, choice(masked(uniform, self.allowed(mask_of(obs))))
+        return super().explore(obs, carry, draw)
 
     def choose(self, out: Tensor, draw: Draw) -> Tensor:
         is_random, uniform = draw
         return torch.where(is_random, uniform, choice(out[..., int(self.dueling) :]))  # V is the same for all choices
 
     def best(self, out: Tensor) -> Tensor:
-        return self._join(out).argmax(-1)
+        return out[..., int(self.dueling) :].argmax(-1)
 
     def vote(self, obs: Tree) -> Tensor:
-        q = self.q(obs)
         # One-hot: values of different runs have different scales.
-        return one_hot(q.argmax(-1), q.shape[-1]).to(q.dtype)
+        return one_hot(self.best(self.output(obs)), self.action_dim).to(self.epsilon.dtype)

@@ -19,10 +19,12 @@ from .base import Policy
 PACKAGE = __package__
 POLICIES = {
     "categorical": f"{PACKAGE}.categorical:CategoricalPolicy",
+    "multi_categorical": f"{PACKAGE}.multi_categorical:MultiCategoricalPolicy",
     "gaussian": f"{PACKAGE}.gaussian:GaussianPolicy",
     "squashed": f"{PACKAGE}.squashed:SquashedPolicy",
     "deterministic": f"{PACKAGE}.deterministic:DeterministicPolicy",
     "q": f"{PACKAGE}.q:QPolicy",
+    "joint_q": f"{PACKAGE}.joint_q:JointQPolicy",
     "ensemble": f"{PACKAGE}.ensemble:EnsemblePolicy",
 }
 
