@@ -15,7 +15,9 @@ from elegantrl.roles.acting import actor_of
 from elegantrl.types import ActionSpec, Leaf
 
 CPU = torch.device("cpu")
-KINDS = sorted(set(POLICIES) - {"ensemble"})  # which does not explore
+KINDS = sorted(
+    set(POLICIES) - {"ensemble", "multi_categorical", "joint_q"}
+)  # one does not explore, two act as they are
 
 
 def spec_of(kind: str, hidden: tuple[int, ...] = (16, 16), num_choices: int = 2, **settings: Any) -> PolicySpec:
