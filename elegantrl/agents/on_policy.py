@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .. import tree
 from ..config.fields import setting, tunable
+from ..errors import ConfigError
 from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import Categorical, DiagGaussian
 from ..nets.layers import BLOCK_ROWS, Init
@@ -88,6 +89,11 @@ class AgentOnPolicy(Agent):
 
     def __init__(self, spec: EnvSpec, config: OnPolicyConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
+        if self.h_term is not None and config.memory != "none":
+            raise ConfigError(
+                f"agent.h_term=True learns from single windows, which have no state for agent.memory={config.memory};"
+                f" switch one of them off"
+            )
         if spec.action.kind == "continuous":
             self.policy = self.build_policy("gaussian", spec, device, log_std_init=config.log_std_init)
         else:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..config.fields import setting, tunable
-from ..errors import ConfigError
 from ..nets.distributions import Categorical, DiagGaussian
 from ..types import Metrics
 from .h_term import HTermConfig
@@ -27,14 +26,6 @@ class PPOConfig(OnPolicyConfig, HTermConfig):
     """How far a probability ratio may move from 1 before its gradient becomes 0."""
     target_kl: float | None = setting(None, gt=0.0)
     """Skip the remaining epochs once the policy has moved this far, on average over an epoch's minibatches."""
-
-    def __post_init__(self) -> None:
-        OnPolicyConfig.__post_init__(self)
-        if self.h_term and self.memory != "none":
-            raise ConfigError(
-                f"agent.h_term=True learns from single windows, which have no state for agent.memory={self.memory};"
-                f" switch one of them off"
-            )
 
 
 class AgentPPO(AgentOnPolicy):

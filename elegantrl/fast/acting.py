@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
+from .. import tree
 from ..nets.layers import Stack
 from ..nets.networks import Dueling
 from ..nets.normalize import ObsNorm
@@ -32,7 +33,9 @@ from ..nets.policies import (
     QPolicy,
     SquashedPolicy,
 )
+from ..nets.recurrent import State
 from ..tree import Tree
+from .recurrent import core_in_numpy
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +50,15 @@ TOLERANCE = 1e-3
 class NumpyActor:
     """Explores in NumPy with the storage that the weights of a policy have now."""
 
-    def __init__(self, policy: NetPolicy, output: Callable[[Array], Array], choose: Choose):
-        self.policy, self.output, self.choose = policy, output, choose
+    def __init__(
+        self,
+        policy: NetPolicy,
+        output: Callable[[Array], Array],
+        choose: Choose,
+        core: Callable[[Array, State], State] | None = None,
+    ):
+        self.policy, self.output, self.choose, self.core = policy, output, choose, core
+        self.norm = norm_in_numpy(policy.norm) if isinstance(policy.norm, ObsNorm) else None
         self.act = policy.act
 
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
@@ -56,7 +66,13 @@ class NumpyActor:
         return [as_arrays(draw) for draw in self.policy.draw(num_steps, num_lanes, generator)]
 
     def explore(self, obs: Tensor, carry: Tree, draw: Draw) -> Acted:
-        out = self.output(obs.numpy())
+        x = obs.numpy()
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.core is not None:
+            carry = self.core(x, carry)
+            x = carry[0].numpy()
+        out = self.output(x)
         action = torch.from_numpy(self.choose(self.policy, out, draw))
         return Acted(action, torch.from_numpy(out) if self.policy.keeps_out else (), carry)
 
@@ -72,14 +88,15 @@ def actor_for(policy: Policy, num_lanes: int) -> NumpyActor | None:
     """
     if type(policy) not in CHOOSE or not isinstance(policy, NetPolicy) or not is_known(policy.net):
         return None
-    if policy.encoder is not None or policy.core is not None or policy.has_mask:
+    if policy.encoder is not None or policy.has_mask:
         return None
     freeze(policy)
-    choose = CHOOSE[type(policy)]
-    output = in_numpy(policy, num_lanes) if choose is not None and policy.initial_carry(1) == () else None
+    core, choose = core_in_numpy(policy.core, num_lanes), CHOOSE[type(policy)]
+    is_known_carry = policy.initial_carry(1) == () if policy.core is None else core is not None
+    output = net_in_numpy(policy.net, num_lanes) if is_known_carry else None
     if output is None or choose is None:
         return None
-    actor = NumpyActor(policy, output, choose)
+    actor = NumpyActor(policy, output, choose, core)
     if agrees(policy, actor, num_lanes):
         return actor
     log.warning("actions of %s are not those known to fast/acting.py: the policy itself acts", type(policy).__name__)
@@ -89,15 +106,17 @@ def actor_for(policy: Policy, num_lanes: int) -> NumpyActor | None:
 def agrees(policy: NetPolicy, actor: NumpyActor, num_lanes: int) -> bool:
     """Whether both act alike on made-up observations: a policy that was edited acts as it stands."""
     g = torch.Generator().manual_seed(0)
-    first = next(layer for layer in policy.net.modules() if isinstance(layer, nn.Linear))
+    first = next(layer for layer in (policy.core or policy.net).modules() if isinstance(layer, nn.Linear))
     obs = torch.randn(num_lanes, first.in_features, generator=g)
+    carry = tree.map_leaves(lambda x: torch.randn(x.shape, generator=g), policy.initial_carry(num_lanes))
     (draw,) = policy.draw(1, num_lanes, g)
     for flag in (True, False):  # exploring at random, and not
         fixed = [torch.full_like(x, flag) if x is not None and x.dtype == torch.bool else x for x in draw]
         noise = type(draw)(*fixed) if hasattr(draw, "_fields") else tuple(fixed)
-        mine, other = policy.explore(obs, (), noise).action, actor.explore(obs, (), as_arrays(noise)).action
-        if mine.dtype != other.dtype or not torch.allclose(mine.float(), other.float(), TOLERANCE, TOLERANCE):
-            return False
+        mine, other = policy.explore(obs, carry, noise), actor.explore(obs, carry, as_arrays(noise))
+        for x, y in zip(tree.leaves((mine.action, mine.carry)), tree.leaves((other.action, other.carry)), strict=True):
+            if x.dtype != y.dtype or not torch.allclose(x.float(), y.float(), TOLERANCE, TOLERANCE):
+                return False
     return True
 
 
@@ -206,20 +225,13 @@ def _narrow_linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
     return torch.addmm(bias.unsqueeze(1), weight.t(), x.t()).t()
 
 
-def in_numpy(policy: NetPolicy, num_rows: int) -> Callable[[Array], Array] | None:
-    """``policy.output`` for ``num_rows`` rows in NumPy; None if torch is faster or NumPy lacks a layer."""
-    run = net_in_numpy(policy.net, num_rows)
-    if run is None or not isinstance(policy.norm, ObsNorm):
-        return run
-    return partial(_run, [norm_in_numpy(policy.norm), run])
-
-
 def norm_in_numpy(norm: ObsNorm) -> Callable[[Array], Array]:
     """``norm`` with its present buffers."""
     return partial(_normalize, norm.mean.numpy(), norm.inv_std.numpy(), norm.clip)
 
 
 def net_in_numpy(net: Stack | Dueling, num_rows: int) -> Callable[[Array], Array] | None:
+    """``net`` for ``num_rows`` rows in NumPy; None if torch is faster or NumPy lacks a layer."""
     if isinstance(net, Dueling):
         parts = [net_in_numpy(stack, num_rows) for stack in net.children()]  # type: ignore[arg-type]
         return None if None in parts else partial(_run_streams, np.concatenate, *parts)

@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from ..types import Metrics
 from .compiled import Compiled
 from .on_policy import OnPolicyByHand
+from .recurrent import unroll_by_hand
 from .sac import SACByHand
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ def gradients_of(agent: Agent, way: Way = "auto", helper: bool = False) -> Gradi
     if way != "auto":
         raise ConfigError(f"train.gradients={way!r} is unknown; choose auto, autograd or compiled")
     name = type(agent).__name__
+    if unroll_by_hand(agent):
+        return Gradients("autograd (memory by hand)")
     by_hand = derived_by_hand(agent, helper)
     if by_hand is None:
         return Gradients(f"autograd (none derived by hand for this {name})")

@@ -37,6 +37,7 @@ def changed(value: Any) -> Any:
         return (*value, 3)
     return {
         "constant": "linear",
+        "none": "gru",
         "relu": "tanh",
         "default": "orthogonal",
         "orthogonal": "default",

@@ -17,7 +17,10 @@ from elegantrl.agents.on_policy import AgentOnPolicy
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.envs import make_env
 from elegantrl.errors import ConfigError
-from elegantrl.nets.recurrent import CORES, Core, first_steps
+from elegantrl.fast import recurrent as fast_recurrent
+from elegantrl.fast.acting import actor_for, as_arrays
+from elegantrl.fast.learning import gradients_of
+from elegantrl.nets.recurrent import CORES, GRU, Core, first_steps
 from elegantrl.roles.evaluator import Evaluator
 from elegantrl.roles.group import GroupActor
 from elegantrl.store.trained import TrainedPolicy
@@ -242,9 +245,63 @@ def test_a_caller_keeps_the_carry(run_quietly: Run, tmp_path: Path, kind: str) -
 
 def test_what_memory_excludes_is_said_in_one_sentence(run_quietly: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"agent\.h_term=True .* agent\.memory=gru; switch one of them off"):
-        PPOConfig(h_term=True, memory="gru")
+        elegantrl.train("ppo", "CartPole-v1", run_dir=tmp_path / "h", memory="gru", h_term=True)
+    assert not (tmp_path / "h").exists()
     with pytest.raises(ConfigError, match=r"agent\.memory_size=32 has no effect without agent\.memory=gru\|lstm"):
         elegantrl.train("ppo", "CartPole-v1", run_dir=tmp_path / "size", memory_size=32)
     run_quietly("a2c", "CartPole-v1", run_dir=tmp_path / "run", memory="gru", max_steps=64)
     with pytest.raises(ConfigError, match=r"run has a memory, .* no member of an ensemble"):
         TrainedPolicy.ensemble([tmp_path / "run", tmp_path / "run"])
+
+
+# ---- faster ways
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_core_unrolled_by_hand_has_the_same_states_and_gradients(kind: str) -> None:
+    torch.manual_seed(0)
+    core = CORES[kind](3, 7, "default")
+    x, first = torch.randn(9, 4, 3, requires_grad=True), torch.rand(9, 4) < 0.2
+    state = tuple(torch.randn(4, 7) for _ in range(core.num_parts))
+    weights = torch.randn(core.num_parts, 9, 4, 7)
+    inputs = [x, *core.parameters()]
+    for used in range(1, core.num_parts + 1):  # gradients of the outputs alone, and of the cells too
+        by_autograd, by_hand = (way(core, x, state, first) for way in (type(core).unroll, fast_recurrent.unroll))
+        torch.testing.assert_close(by_hand, by_autograd)
+        found, expected = (
+            torch.autograd.grad((torch.stack(states[:used]) * weights[:used]).sum(), inputs)
+            for states in (by_hand, by_autograd)
+        )
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_an_edited_core_is_not_unrolled_by_hand(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = ppo(make_spec("discrete", num_envs=2))
+    assert gradients_of(agent).description == "autograd (memory by hand)"
+    assert gradients_of(agent, "autograd").description == "autograd"
+    advance = GRU.advance
+    monkeypatch.setattr(GRU, "advance", lambda self, gates, state: (0.9 * advance(self, gates, state)[0],))
+    edited = ppo(make_spec("discrete", num_envs=2))
+    assert gradients_of(edited).description == "autograd (none derived by hand for this AgentPPO)"
+    assert "unroll" not in vars(edited.policy.core)
+    assert [r.getMessage() for r in caplog.records] == [
+        "GRU is not the core known to fast/recurrent.py: autograd is used"
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("actions", ["discrete", "continuous"])
+def test_acting_in_numpy_equals_the_policy(make_spec: MakeSpec, kind: str, actions: str) -> None:
+    policy = ppo(make_spec(actions), memory=kind, normalize_obs=True).policy.requires_grad_(False)
+    actor = actor_for(policy, 4)
+    assert actor is not None
+    carry = other = policy.initial_carry(4)
+    g = torch.Generator().manual_seed(0)
+    for obs, draw in zip(torch.randn(5, 4, 3), policy.draw(5, 4, g), strict=True):
+        action, out, carry = policy.explore(obs, carry, draw)
+        found = actor.explore(obs, other, as_arrays(draw))
+        other = found.carry
+        torch.testing.assert_close((found.action, found.out, other), (action, out, carry))
+    assert actor_for(policy, 1000) is None
