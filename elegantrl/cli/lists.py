@@ -8,6 +8,7 @@ from rich.table import Table
 
 from ..config.recipes import tuned_environments
 from ..envs import env_names
+from ..envs.games import PACKAGES, installed
 from ..registry import agent_names, find_agent
 from ..runtime.display import Stdout
 from .output import write_line
@@ -31,6 +32,9 @@ def envs_main(argv: list[str]) -> int:
         table.add_row(name, kind)
     Stdout().print(table)
     write_line("Also envpool:ID for any EnvPool task, and module:attribute for an environment of your own.")
+    missing = [package.extra for package in PACKAGES if not installed(package)]
+    if missing:
+        write_line(f"More with pip install 'elegantrl[{','.join(missing)}]'.")
     return 0
 
 

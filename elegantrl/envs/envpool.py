@@ -12,17 +12,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor
 
 from ..errors import ConfigError, SpecError
 from ..rng import derive_seed
 from ..tree import Tree
 from ..types import EnvSpec, Step
+from .atari import USUAL_FRAMES
 from .episodic import EpisodicVecEnv
 from .hints import suggest
 from .masks import empty_lanes, empty_mask, mask_size
 from .space_text import describe_spaces
-from .spaces import ActionCodec, ObsCodec, to_device
+from .spaces import ActionCodec, Frame, ObsCodec, to_device
 
 
 @contextmanager
@@ -45,10 +47,12 @@ class EnvPoolVecEnv(EpisodicVecEnv):
         device: torch.device | str = "cpu",
         num_threads: int = 1,
         masks: bool | None = None,
+        training: bool = False,
         **kwargs: Any,
     ):
         """``masks``: observations are ``Obs`` with the actions that may be taken, from their key "action_mask"; None:
-        if they have that key."""
+        if they have that key. ``training``: Atari games end an episode with each life and clip rewards, unless
+        ``episodic_life`` or ``reward_clip`` say otherwise; without it they never do."""
         try:
             import envpool
         except ImportError as error:
@@ -66,6 +70,14 @@ class EnvPoolVecEnv(EpisodicVecEnv):
         self.device = torch.device(device)
         name = f"envpool:{env_id}"
         pool_spec, obs_space, action_space = self._describe(envpool.make_spec)
+        self._is_single_frame = False
+        if hasattr(pool_spec.config, "noop_max") and "stack_num" not in kwargs:
+            self._settings |= atari_settings(training, kwargs)
+            self.usual_frames = USUAL_FRAMES
+            pool_spec, obs_space, action_space = self._describe(envpool.make_spec)
+            self._is_single_frame = obs_space.shape[0] == 1
+            if self._is_single_frame:  # a grey frame has no axis for its colour, as with Gymnasium's wrapper
+                obs_space = Box(0, 255, obs_space.shape[1:], np.uint8)
         self._action = ActionCodec(name, action_space, num_envs)
         size = mask_size(name, self._action.spec, masks, obs_space)
         self._obs = ObsCodec(name, obs_space, size)
@@ -98,19 +110,22 @@ class EnvPoolVecEnv(EpisodicVecEnv):
         with _quiet():
             self._pool = self._make(self._env_id, "gymnasium", seed=seeds, **self._settings)
             batch, _ = self._pool.reset()
-        return self._obs.encode(self._obs.batch(batch, self.spec.num_envs), self._tensor)
+        return self._obs.encode(self._frame(batch, self.spec.num_envs), self._tensor)
+
+    def _frame(self, batch: Any, num_envs: int) -> Frame:
+        return self._obs.batch(batch[:, 0] if self._is_single_frame else batch, num_envs)
 
     def step(self, action: Tensor) -> Step:
         batch, reward, terminated, truncated, _ = self._pool.step(self._action.decode(action))
         self._num_steps += 1
-        frame = self._obs.batch(batch, self.spec.num_envs)
+        frame = self._frame(batch, self.spec.num_envs)
         next_obs = self._obs.encode(frame, self._tensor)
         obs = next_obs
         done = terminated | truncated
         if done.any():
             # A pool would use the next step for the reset; resetting now leaves no step without an action.
             first, info = self._pool.reset(np.flatnonzero(done).astype(np.int32))
-            fresh = self._obs.batch(first, len(info["env_id"]))
+            fresh = self._frame(first, len(info["env_id"]))
             frame = [rows.copy() for rows in frame]
             for rows, begun in zip(frame, fresh, strict=True):
                 rows[info["env_id"]] = begun
@@ -126,3 +141,9 @@ class EnvPoolVecEnv(EpisodicVecEnv):
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+
+def atari_settings(training: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Settings of EnvPool's Atari games that equal those of ``atari.py``; frames are stacked by ``make_env``."""
+    in_training = {name: training and kwargs.get(name, True) for name in ("episodic_life", "reward_clip")}
+    return {"stack_num": 1, **in_training}

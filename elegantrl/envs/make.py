@@ -19,6 +19,7 @@ from ..tree import Tree
 from ..types import Obs
 from .envpool import EnvPoolVecEnv
 from .frame_stack import FrameStackVecEnv
+from .games import PACKAGES, installed, make_lane, missing, package_of, register_package, usual_frames
 from .gymnasium import GymVecEnv
 from .hints import suggest
 from .lanes import lanes_of
@@ -46,11 +47,16 @@ register_env("Chasing", ChasingVecEnv)
 def env_names() -> list[tuple[str, str]]:
     """The (name, kind) of every environment that works here: registered ones, then Gymnasium's newest versions."""
     names = [(name, "tensor") for name in _factories]
-    for spec in gym.registry.values():
+    packages = [package for package in PACKAGES if installed(package)]
+    for each in packages:
+        register_package(each, each.extra)
+    for spec in list(gym.registry.values()):
+        if spec.version != find_highest_version(spec.namespace, spec.name):
+            continue
         family = _family(spec)
-        newest = spec.version == find_highest_version(spec.namespace, spec.name)
-        if family in _MODULES and newest and _installed(_MODULES[family]):
+        if family in _MODULES and _installed(_MODULES[family]):
             names.append((spec.id, family))
+        names += [(spec.id, each.extra) for each in packages if spec.id.startswith(each.listed)]
     return names
 
 
@@ -75,11 +81,13 @@ def make_env(
 ) -> VecEnv:
     """``env`` as a ``VecEnv`` of ``num_envs`` lanes; ``kwargs`` go to its constructor.
 
-    ``env`` is a registered name, a Gymnasium id, ``envpool:ID``, ``module.path:attribute``, a class, a function, or an
-    instance of ``gymnasium.Env``, ``gymnasium.vector.VectorEnv`` or ``VecEnv``.
+    ``env`` is a registered name, a Gymnasium id, also of Atari, MinAtar and MiniGrid, ``envpool:ID``,
+    ``module.path:attribute``, a class, a function, or an instance of ``gymnasium.Env``,
+    ``gymnasium.vector.VectorEnv`` or ``VecEnv``.
 
     A class or function that takes ``slot`` gets the number of the environment within the run, counted from
-    ``first_slot``; environments of an evaluation have none. ``frame_stack`` is the number of frames that a policy sees
+    ``first_slot``; environments of an evaluation have none, and play Atari games to their end for their own rewards.
+    ``frame_stack`` is the number of frames that a policy sees
     of every picture; None: as usual for the environment. ``masks``: whether observations are ``Obs`` with the actions
     that may be taken; None: if the environment gives masks (``masks.py`` says how). A class or function that takes
     ``masks`` is told if it is not None.
@@ -114,9 +122,9 @@ def _make_named(name: str, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
     if name in _factories:
         return _make_called(_factories[name], name, wanted, kwargs)
     if name.startswith("envpool:"):
-        return EnvPoolVecEnv(
-            name.removeprefix("envpool:"), wanted.num_envs, wanted.device, masks=wanted.masks, **kwargs
-        )
+        training = wanted.first_slot is not None
+        env_id, settings = name.removeprefix("envpool:"), {"masks": wanted.masks, "training": training, **kwargs}
+        return EnvPoolVecEnv(env_id, wanted.num_envs, wanted.device, **settings)
     module_name, _, attribute = name.rpartition(":")
     if module_name:
         module = _imported(module_name, name)
@@ -223,14 +231,14 @@ def _attribute(module: Any, attribute: str, path: str) -> Any:
 def _gymnasium_spec(env_id: str) -> Any:
     if env_id in gym.registry:
         return gym.registry[env_id]
+    if (package := package_of(env_id)) is not None:
+        register_package(package, env_id)
+        if env_id in gym.registry:
+            return gym.registry[env_id]
     try:
         namespace, base, version = parse_env_id(env_id)
     except gym.error.Error:
         raise _unknown(env_id) from None
-    if namespace == "ALE":
-        raise ConfigError(
-            f"environment {env_id!r} needs ale_py: pip install 'elegantrl[atari]' and name it 'ale_py:{env_id}'"
-        )
     newest = find_highest_version(namespace, base)
     if newest is None:
         raise _unknown(env_id)
@@ -262,17 +270,21 @@ def _make_gymnasium(spec: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEn
     spec = copy.copy(spec)
     spec.order_enforce = False
     try:
-        lanes = [gym.make(spec, disable_env_checker=True, **kwargs) for _ in range(num_envs)]
+        lanes = [make_lane(spec, kwargs, wanted.first_slot is not None) for _ in range(num_envs)]
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise _missing(spec, error) from error
-    except (TypeError, gym.error.Error) as error:
+    except (TypeError, ValueError, gym.error.Error) as error:
         raise ConfigError(f"environment {spec.id!r} cannot be made with {kwargs}: {_one_line(error)}") from error
-    return GymVecEnv(lanes, spec.id, device, wanted.masks)
+    made = GymVecEnv(lanes, spec.id, device, wanted.masks)
+    made.usual_frames = usual_frames(spec, kwargs)
+    return made
 
 
 def _missing(spec: Any, error: Exception) -> SpecError | ConfigError:
     family = _family(spec)
     module = _MODULES.get(family)
+    if (package := package_of(spec.id)) is not None:
+        return missing(package, spec.id)
     if module is not None and not _installed(module):
         return ConfigError(f"environment {spec.id!r} needs {module}: pip install 'elegantrl[{family}]'")
     newest = find_highest_version(spec.namespace, spec.name)

@@ -1,0 +1,102 @@
+"""Environments of packages that are imported on demand: Atari, MinAtar, MiniGrid and BabyAI, by their ids."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from gymnasium.wrappers import FilterObservation
+
+from ..errors import ConfigError
+from . import atari
+
+log = logging.getLogger(__name__)
+
+
+class Package(NamedTuple):
+    """A package whose environments Gymnasium knows once it is imported."""
+
+    extra: str
+    """The extra of this package that installs it, which is also the kind of its environments."""
+    module: str
+    listed: tuple[str, ...]
+    """How the ids of its environments begin."""
+
+
+PACKAGES = (
+    Package("atari", "ale_py", ("ALE/",)),
+    Package("minatar", "minatar.gym", ("MinAtar/",)),
+    Package("minigrid", "minigrid", ("MiniGrid-", "BabyAI-")),
+)
+
+
+def package_of(env_id: str) -> Package | None:
+    """The package of an environment; Atari's older ids, such as PongNoFrameskip-v4, have a beginning of their own."""
+    if "NoFrameskip-v" in env_id:
+        return PACKAGES[0]
+    return next((package for package in PACKAGES if env_id.startswith(package.listed)), None)
+
+
+def register_package(package: Package, env_id: str) -> None:
+    """Import ``package`` so that Gymnasium knows its ids."""
+    try:
+        module = importlib.import_module(package.module)
+    except ImportError as error:
+        raise missing(package, env_id) from error
+    if package.extra == "minatar" and "MinAtar/Breakout-v1" not in gym.registry:
+        module.register_envs()
+    if package.extra == "atari":  # or every process prints a banner
+        module.ALEInterface.setLoggerMode(module.LoggerMode.Error)
+
+
+def missing(package: Package, env_id: str) -> ConfigError:
+    needs = package.module.partition(".")[0]
+    return ConfigError(f"environment {env_id!r} needs {needs}: pip install 'elegantrl[{package.extra}]'")
+
+
+def installed(package: Package) -> bool:
+    try:
+        return importlib.util.find_spec(package.module) is not None
+    except (ImportError, ValueError):  # its parent is missing, or it was blocked
+        return False
+
+
+def make_lane(spec: Any, kwargs: dict[str, Any], training: bool) -> gym.Env[Any, Any]:
+    """One environment of a Gymnasium spec, with the wrappers that its package needs."""
+    root = str(spec.entry_point).partition(".")[0]
+    if root == "ale_py":
+        return atari.make_game(spec, kwargs, training)
+    env = gym.make(spec, disable_env_checker=True, **kwargs)
+    if root == "minatar":
+        return ForgetsAction(env)
+    return without_text(env, spec.id) if root == "minigrid" else env
+
+
+def usual_frames(spec: Any, kwargs: dict[str, Any]) -> int:
+    """The number of frames that policies usually see at once."""
+    return atari.usual_frames(kwargs) if str(spec.entry_point).startswith("ale_py.") else 1
+
+
+class ForgetsAction(gym.Wrapper[Any, Any, Any, Any]):
+    """MinAtar repeats the last action now and then, at the first step of an episode the last one of the episode before.
+
+    Without that memory an episode depends on its seed and its actions alone.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        game: Any = self.unwrapped
+        game.game.last_action = 0
+        return self.env.reset(seed=seed, options=options)
+
+
+def without_text(env: gym.Env[Any, Any], env_id: str) -> gym.Env[Any, Any]:
+    """``env`` without the mission, a text, which no network here reads."""
+    space = env.observation_space
+    if not isinstance(space, gym.spaces.Dict) or "mission" not in space.spaces:
+        return env
+    kept = [key for key in space.spaces if key != "mission"]
+    log.info("environment %r: the text 'mission' is left out of the observation; %s are kept", env_id, kept)
+    return FilterObservation(env, kept)
