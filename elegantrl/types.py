@@ -10,7 +10,7 @@ set, rewards and actions have the axis G after N, and so has each leaf of an obs
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -37,6 +37,8 @@ class Leaf:
     dtype: Dtype = "float32"
     stack: int = 1
     """Above 1 the first axis of ``shape`` holds that many consecutive frames, the oldest first."""
+    one_hot: bool = field(default=False, compare=False)
+    """Whether a vector stands for choices: 1 for what was chosen, 0 for the rest."""
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(Dtype) or not all(type(size) is int and size >= 0 for size in self.shape):
@@ -308,7 +310,9 @@ def to_state(tree: Tree) -> Any:
         return [to_state(part) for part in tree]
     if isinstance(tree, dict):
         return {"dict": {key: to_state(part) for key, part in tree.items()}}
-    return {"leaf": [list(tree.shape), tree.dtype, tree.stack]} if isinstance(tree, Leaf) else tree
+    if isinstance(tree, Leaf):
+        return {"leaf": [list(tree.shape), tree.dtype, tree.stack] + [True] * tree.one_hot}
+    return tree
 
 
 def from_state(state: Any) -> Tree:
@@ -320,6 +324,6 @@ def from_state(state: Any) -> Tree:
             return Obs(*map(from_state, parts))
         case {"dict": dict(parts)} if len(state) == 1:
             return {key: from_state(part) for key, part in parts.items()}
-        case {"leaf": [list(shape), str(dtype), *stack]} if len(state) == 1:  # files of earlier versions have no stack
-            return Leaf(tuple(shape), dtype, *stack)  # type: ignore[arg-type]
+        case {"leaf": [list(shape), str(dtype), *others]} if len(state) == 1:  # files of earlier versions have fewer
+            return Leaf(tuple(shape), dtype, *others)  # type: ignore[arg-type]
     return state

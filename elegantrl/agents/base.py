@@ -14,10 +14,11 @@ from ..config.fields import Section, setting, tunable
 from ..errors import SpecError
 from ..nets.layers import Activation, Init
 from ..nets.networks import NetSpec
-from ..nets.normalize import ObsNorm, RunningStats
+from ..nets.normalize import build_stats
 from ..nets.policies import Policy, PolicySpec
 from ..rng import torch_stream
-from ..types import EnvSpec, Rollout, State, Update
+from ..tree import Tree
+from ..types import EnvSpec, Rollout, State, Update, seen_part
 from .averaging import OneRank
 from .gradients import Gradients, LazyMetrics
 from .h_term import HTerm, HTermConfig
@@ -55,7 +56,7 @@ class AgentConfig(Section):
     reward_scale: float = setting(1.0, gt=0.0)
     """Rewards are multiplied by this before learning; reported returns are not."""
     normalize_obs: bool = False
-    """Normalise observations to mean 0 and variance 1, measured while training."""
+    """Normalise observations to mean 0 and variance 1, measured while training; not pictures and one-hot choices."""
     encoder: str = "auto"
     """Turns observations into features: `auto`, a name (`elegantrl agents` lists them), or an import path."""
     network: str = "mlp"
@@ -126,7 +127,7 @@ class Agent(nn.Module, ABC):
         self.common = self.generator
         """The stream of numbers that must be equal on all learners; a separate stream if there are several."""
         self.num_updates = 0
-        self.obs_stats = RunningStats(spec.obs_dim, device) if config.normalize_obs else None
+        self.obs_stats = build_stats(seen_part(spec.obs), device) if config.normalize_obs else None
         self.h_term = None
         if isinstance(config, HTermConfig) and config.h_term:
             self.h_term = HTerm(config, spec, device)
@@ -185,11 +186,10 @@ class Agent(nn.Module, ABC):
         """The optimisers by attribute name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, GradStep)}
 
-    def observe(self, obs: Tensor) -> None:
+    def observe(self, obs: Tree) -> None:
         """Update the observation normaliser; the policy of workers changes with the next version."""
         if self.obs_stats is not None:
-            assert isinstance(self.policy.norm, ObsNorm)
-            self.obs_stats.update(obs, self.averaging.average, self.averaging.size)
+            self.obs_stats.update(seen_part(obs), self.averaging.average, self.averaging.size)
             self.obs_stats.write_to(self.policy.norm)
 
     def average_with(self, ranks: OneRank, seed: int) -> None:

@@ -51,25 +51,30 @@ def average(states: Sequence[dict[str, Tensor]], shares: Sequence[float]) -> dic
     return fused
 
 
-def pool(stats: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Mean and squared deviations over the observations of all states."""
+def pool(stats: Sequence[State]) -> State:
+    """Mean and squared deviations over the observations of all states, by leaf if observations are trees."""
     if not stats[0]:
         return {}
+    if "count" not in stats[0]:
+        return {leaf: pool([s[leaf] for s in stats]) for leaf in stats[0]}
     count = sum((s["count"] for s in stats), torch.zeros_like(stats[0]["count"]))
     mean = sum((s["mean"] * (s["count"] / count.clamp(min=1)) for s in stats), torch.zeros_like(stats[0]["mean"]))
     m2 = sum((s["m2"] + s["count"] * (s["mean"] - mean).square() for s in stats), torch.zeros_like(mean))
     return {"count": count, "mean": mean, "m2": m2}
 
 
-def normalizer(stats: dict[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+def normalizer(stats: State, names: Iterable[str], norm: str = ".norm") -> dict[str, Tensor]:
     """The buffers of normalisers, from pooled statistics: averaged buffers would jump at the next update."""
     if not stats:
         return {}
-    running = RunningStats(stats["mean"].shape[-1], stats["mean"].device)
+    if "count" not in stats:
+        parts = [normalizer(part, names, f"{norm}.leaves.{leaf}") for leaf, part in stats.items()]
+        return {name: value for part in parts for name, value in part.items()}
+    shape, device = tuple(stats["mean"].shape), stats["mean"].device
+    running, built = RunningStats(shape, device), ObsNorm(shape).to(device)
     running.load_state_dict(stats)
-    norm = ObsNorm(stats["mean"].shape[-1]).to(stats["mean"].device)
-    running.write_to(norm)
-    values = {f".norm.{name}": value for name, value in norm.named_buffers()}
+    running.write_to(built)
+    values = {f"{norm}.{name}": value for name, value in built.named_buffers()}
     return {name: value.clone() for name in names for end, value in values.items() if name.endswith(end)}
 
 

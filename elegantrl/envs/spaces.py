@@ -56,7 +56,7 @@ class LeafCodec:
             self._first = np.concatenate([[0], np.cumsum(sizes)[:-1]])  # index of the first output of each choice
             self.frame_dtype, self.raw_dtype = np.int64, None
             self.encode = self._one_hot
-            self.leaf = Leaf((int(sizes.sum()),))
+            self.leaf = Leaf((int(sizes.sum()),), one_hot=True)
         else:
             raise SpecError(
                 f"environment {name!r}: observation_space{path} is {_kind(space)}, expected Box, Discrete,"

@@ -127,11 +127,12 @@ def mlp(
     return Stack(*layers)
 
 
-def orthogonal_(layer: nn.Linear | EnsembleLinear, gain: float) -> None:
+def orthogonal_(layer: nn.Linear | nn.Conv2d | EnsembleLinear, gain: float) -> None:
     """Orthogonal weights and zero biases, per member of a stack."""
     for weight in layer.weight if isinstance(layer, EnsembleLinear) else [layer.weight]:
         nn.init.orthogonal_(weight, gain)
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 @torch.no_grad()

@@ -28,7 +28,8 @@ class NetSpec:
     network: str = "mlp"
     """A name in ``NETWORKS``, or the import path of a function with the same arguments as ``linear_layers``."""
     encoder: str = "auto"
-    """``auto``, a name in ``encoders.ENCODERS``, or the import path of a function with the same arguments."""
+    """``auto``, a name in ``encoders.ENCODERS``, or the import path of a function or class that takes the leaves of
+    observations and gives a module that maps observations [B, ...] to features [B, F]."""
     memory: MemoryKind = "none"
     memory_size: int = 64
 
@@ -39,7 +40,7 @@ class NetSpec:
         is_vector = isinstance(seen, Leaf) and seen.dtype == "float32" and len(seen.shape) == 1
         if self.encoder == "auto" and (is_vector or (is_import_path(self.network) and self.memory == "none")):
             return None
-        return Encoder(seen, self.encoder)
+        return Encoder(seen, self.encoder, self.init)
 
     def build_core(self, features: Tree) -> Core | None:
         """The memory between features and head; None if there is none."""

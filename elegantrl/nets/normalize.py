@@ -1,4 +1,7 @@
-"""Observation normalisation: the policy holds mean and scale, only the learner updates them."""
+"""Observation normalisation: the policy holds mean and scale, only the learner updates them.
+
+Every leaf of floats is normalised by itself; pictures and one-hot choices stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..types import State
+from .. import tree
+from ..tree import Tree
+from ..types import Leaf, State
+
+Average = Callable[[Tensor], Tensor]
 
 
 class ObsNorm(nn.Module):
@@ -16,10 +23,10 @@ class ObsNorm(nn.Module):
     mean: Tensor
     inv_std: Tensor
 
-    def __init__(self, obs_dim: int, clip: float = 10.0):
+    def __init__(self, shape: int | tuple[int, ...], clip: float = 10.0):
         super().__init__()
-        self.register_buffer("mean", torch.zeros(obs_dim))
-        self.register_buffer("inv_std", torch.ones(obs_dim))
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("inv_std", torch.ones(shape))
         self.clip = clip
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -29,14 +36,14 @@ class ObsNorm(nn.Module):
 class RunningStats:
     """Mean and variance of all observations seen, in float64 so that a long run does not drift."""
 
-    def __init__(self, obs_dim: int, device: torch.device):
+    def __init__(self, shape: int | tuple[int, ...], device: torch.device):
         self.count = torch.zeros((), dtype=torch.float64, device=device)
-        self.mean = torch.zeros(obs_dim, dtype=torch.float64, device=device)
-        self.m2 = torch.zeros(obs_dim, dtype=torch.float64, device=device)
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.m2 = torch.zeros(shape, dtype=torch.float64, device=device)
 
-    def update(self, obs: Tensor, average: Callable[[Tensor], Tensor] = lambda x: x, num_parts: int = 1) -> None:
-        """Merge a batch [..., O] (Chan et al. 1979), or one of ``num_parts`` equal parts that ``average`` combines."""
-        rows = obs.reshape(-1, obs.shape[-1]).double()
+    def update(self, obs: Tensor, average: Average = lambda x: x, num_parts: int = 1) -> None:
+        """Merge a batch [..., *shape] (Chan et al. 1979), or one of ``num_parts`` parts that ``average`` combines."""
+        rows = obs.reshape(-1, *self.mean.shape).double()
         count, mean = rows.shape[0] * num_parts, average(rows.mean(0))
         total = self.count + count
         shift = mean - self.mean
@@ -45,8 +52,9 @@ class RunningStats:
         self.mean += shift * count / total
         self.count.copy_(total)
 
-    def write_to(self, norm: ObsNorm) -> None:
+    def write_to(self, norm: nn.Module) -> None:
         """Copy mean and scale into the policy's normaliser; a constant feature keeps scale 1."""
+        assert isinstance(norm, ObsNorm)
         variance = self.m2 / self.count.clamp(min=1)
         norm.mean.copy_(self.mean)
         norm.inv_std.copy_(torch.where(variance > 1e-8, variance.clamp(min=1e-8).rsqrt(), torch.ones_like(variance)))
@@ -57,3 +65,62 @@ class RunningStats:
     def load_state_dict(self, state: State) -> None:
         for name, value in state.items():
             getattr(self, name).copy_(value)
+
+
+# ---- trees of observations
+
+
+class TreeNorm(nn.Module):
+    """An ``ObsNorm`` for every leaf that is normalised; the others pass unchanged."""
+
+    def __init__(self, seen: Tree):
+        super().__init__()
+        self.leaves = nn.ModuleList(build_norm(leaf) for leaf in tree.leaves(seen))
+
+    def forward(self, seen: Tree) -> Tree:
+        norms = iter(self.leaves)
+        return tree.map_leaves(lambda x: next(norms)(x), seen)
+
+
+class TreeStats:
+    """``RunningStats`` for every leaf that is normalised."""
+
+    def __init__(self, seen: Tree, device: torch.device):
+        self.leaves = {
+            i: RunningStats(leaf.shape, device) for i, leaf in enumerate(tree.leaves(seen)) if is_normalized(leaf)
+        }
+
+    def update(self, seen: Tree, average: Average = lambda x: x, num_parts: int = 1) -> None:
+        parts = tree.leaves(seen)
+        for i, stats in self.leaves.items():
+            stats.update(parts[i], average, num_parts)
+
+    def write_to(self, norm: nn.Module) -> None:
+        assert isinstance(norm, TreeNorm)
+        for i, stats in self.leaves.items():
+            stats.write_to(norm.leaves[i])
+
+    def state_dict(self) -> State:
+        return {str(i): stats.state_dict() for i, stats in self.leaves.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        for i, stats in self.leaves.items():
+            stats.load_state_dict(state[str(i)])
+
+
+def is_normalized(leaf: Leaf) -> bool:
+    return leaf.dtype == "float32" and not leaf.one_hot
+
+
+def build_norm(seen: Tree) -> nn.Module:
+    """The normaliser of observations with the leaves ``seen``."""
+    if not any(map(is_normalized, tree.leaves(seen))):
+        return nn.Identity()
+    return ObsNorm(seen.shape) if isinstance(seen, Leaf) else TreeNorm(seen)
+
+
+def build_stats(seen: Tree, device: torch.device) -> RunningStats | TreeStats | None:
+    """The statistics that ``build_norm(seen)`` needs; None if no leaf is normalised."""
+    if not any(map(is_normalized, tree.leaves(seen))):
+        return None
+    return RunningStats(seen.shape, device) if isinstance(seen, Leaf) else TreeStats(seen, device)

@@ -249,6 +249,8 @@ def test_what_a_network_of_linear_layers_cannot_read_has_an_encoder_or_is_refuse
     # N4: a picture was flattened into linear layers without a word.
     picture = EnvSpec("Pong", Leaf((84, 84, 4), "uint8"), ActionSpec(choices=(6,)), 1)
     assert PolicySpec("categorical", picture.obs, picture.action).build().encoder is not None
+    with pytest.raises(SpecError, match=r"the observation is uint8 of shape \(84, 84, 4\), but a network of linear"):
+        NetSpec().build(Leaf((84, 84, 4), "uint8"), 6)
     with pytest.raises(SpecError, match=r"Team: the observation 'seen.picture' is uint8 of shape"):
         _ = SPEC.obs_dim
 

@@ -1,6 +1,5 @@
 """Encoders: they turn observations of any kind into one vector of features, which networks of linear layers read.
 
-Every leaf of an observation has an encoder of its own; their features are joined.
 Axes: F features.
 """
 

@@ -16,11 +16,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ...tree import Tree
-from ...types import ActionSpec, Leaf, mask_of, seen_part, vector_dim
+from ...types import ActionSpec, Leaf, mask_of, seen_part
 from ..distributions import Categorical, DiagGaussian
 from ..encoders import Encoder
 from ..networks import NetSpec
-from ..normalize import ObsNorm
+from ..normalize import build_norm
 from ..recurrent import Core
 
 Draw = tuple[Any, ...]
@@ -45,7 +45,7 @@ class Policy(nn.Module, ABC):
     norm: nn.Module
     """Normalises observations; ``nn.Identity`` if it is switched off."""
     encoder: Encoder | None
-    """Turns normalised observations into features; None if they are the features."""
+    """Turns normalised observations into features; None if they are the features. ``NetPolicy`` has one if needed."""
     core: Core | None
     """The memory between features and head, whose state is the carry; None for a policy without memory."""
     feature_leaves: Tree
@@ -55,12 +55,8 @@ class Policy(nn.Module, ABC):
         super().__init__()
         self.action_spec, self.action_dim = action, action.num_outputs
         seen, self.has_mask = seen_part(obs), mask_of(obs) is not None
-        self.norm = ObsNorm(vector_dim(seen)) if net.normalize_obs else nn.Identity()
-        self.encoder = net.build_encoder(seen)
-        self.feature_leaves = seen if self.encoder is None else Leaf((self.encoder.num_features,))
-        self.core = net.build_core(self.feature_leaves)
-        if self.core is not None:
-            self.feature_leaves = Leaf((self.core.size,))
+        self.norm = build_norm(seen) if net.normalize_obs else nn.Identity()
+        self.encoder, self.core, self.feature_leaves = None, None, seen
 
     def normed(self, obs: Tree) -> Tree:
         """The part of observations that a policy sees, normalised."""
@@ -141,6 +137,15 @@ class NetPolicy(Policy):
     net: Any
     keeps_out = False
     """Whether ``kept`` needs the network's output."""
+
+    def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec):
+        super().__init__(obs, action, net)
+        self.encoder = net.build_encoder(seen_part(obs))
+        if self.encoder is not None:
+            self.feature_leaves = Leaf((self.encoder.num_features,))
+        self.core = net.build_core(self.feature_leaves)
+        if self.core is not None:
+            self.feature_leaves = Leaf((self.core.size,))
 
     def output(self, obs: Tree) -> Tensor:
         """The network's output for observations [B, ...] of a policy without memory."""
