@@ -6,6 +6,7 @@ import paths from files unless the user allows them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from operator import attrgetter
@@ -35,6 +36,24 @@ def find(name: str, table: Mapping[str, Any], what: str) -> Any:
             f"the {what} {name!r} cannot be imported ({text}); write package.module:Name and put the package where"
             f" Python finds it"
         ) from error
+
+
+def import_path(thing: Any, what: str) -> str:
+    """The import path of a class or function; a text is returned as it is."""
+    if isinstance(thing, str):
+        return thing
+    module, name = (getattr(thing, part, "") for part in ("__module__", "__qualname__"))
+    if not callable(thing) or not module or not name or "<" in name:
+        raise ConfigError(
+            f"the {what} {name or type(thing).__name__} has no import path, by which other processes find it: it must"
+            f" be a class or a function at the top of a module, not a lambda, not inside a function and not an object"
+        )
+    return f"{module}:{name}"
+
+
+def is_only_here(path: str) -> bool:
+    """Whether an import path leads to a notebook or an interactive session, which other processes cannot import."""
+    return path.startswith("__main__:") and not hasattr(sys.modules.get("__main__"), "__file__")
 
 
 def import_fast(module: str) -> Any:

@@ -9,6 +9,7 @@ from rich.table import Table
 from ..config.recipes import tuned_environments
 from ..envs import env_names
 from ..envs.games import PACKAGES, installed
+from ..nets.encoders import ENCODERS
 from ..registry import agent_names, find_agent
 from ..runtime.display import Stdout
 from .output import write_line
@@ -22,7 +23,7 @@ class EnvFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentFlags:
-    """List the agents, and the environments each has tuned settings for."""
+    """List the agents, the environments each has tuned settings for, and the encoders of observations."""
 
 
 def envs_main(argv: list[str]) -> int:
@@ -44,4 +45,9 @@ def agents_main(argv: list[str]) -> int:
     for name in agent_names():
         table.add_row(name, find_agent(name).summary, ", ".join(tuned_environments(name)))
     Stdout().print(table)
+    encoders = Table("encoder", "what it is", title="Encoders of observations (--agent.encoder)", title_justify="left")
+    encoders.add_row("auto", "one for each part of an observation, selected by its shape and type")
+    for name, build in ENCODERS.items():
+        encoders.add_row(name, " ".join((build.__doc__ or "").split()))
+    Stdout().print(encoders)
     return 0

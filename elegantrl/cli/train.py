@@ -149,8 +149,8 @@ def read_config(path: Path, allow_import: bool = False) -> RunConfig:
 
 def refuse_imports(path: Path, config: RunConfig) -> None:
     """Refuse a file that names code to import, because a config file may come from an untrusted source."""
-    named = (config.agent_name, config.agent.network, config.env.id, config.eval.env_id, config.execute.executor)
-    for name in (*named, *config.train.loggers):
+    named = (config.agent_name, config.env.id, config.eval.env_id, config.execute.executor)
+    for name in (*named, *config.agent.net().imports(), *config.train.loggers):
         if name is not None and is_import_path(name) and not name.startswith("envpool:"):
             raise ConfigError(
                 f"--config {path} names {name}, whose import runs code; add --allow-import if you trust it"

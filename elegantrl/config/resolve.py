@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ..agents.base import Agent, AgentConfig
 from ..errors import ConfigError
+from ..imports import import_path
 from ..registry import AgentEntry, find_agent
 from .fields import check_effect, used_fields
 from .names import check_names
@@ -29,6 +30,10 @@ SHORT = {
     **{f.name: (section, f.name) for section in ("train", "execute") for f in used_fields(SECTIONS[section])},
 }
 """Section and name of the settings that Python callers give without their section."""
+
+
+IMPORTABLE = frozenset({"encoder", "network"})
+"""Settings of agents that take a class or a function, which becomes its import path."""
 
 
 class Sections(NamedTuple):
@@ -57,6 +62,9 @@ def resolve_sections(agent: str | type[Agent], env: str, overrides: Overrides | 
     recipe = find_recipe(entry.name, env)
     said = {name: expect_mapping(values, name) for name, values in (overrides or {}).items()}
     check_names(said, ["agent", *SECTIONS])
+    if "agent" in said:
+        named = {name: import_path(said["agent"][name], name) for name in IMPORTABLE & said["agent"].keys()}
+        said["agent"] = {**said["agent"], **named}
     tuned = {"env": {"id": env}, **{name: dict(recipe.sections.get(name, {})) for name in ("agent", *SECTIONS)}}
     tuned["env"] = {"id": env} | tuned["env"]
     if "num_groups" in tuned["env"]:

@@ -112,6 +112,11 @@ class Learner:
         """A description of how losses are differentiated."""
         return self.agent.gradients.description
 
+    def encoder(self) -> str:
+        """A description of what turns observations into features; empty if nothing does."""
+        encoder = self.agent.policy.encoder
+        return "" if encoder is None else encoder.description
+
     def is_finite(self) -> bool:
         """Whether parameters and optimisers hold no NaN and no infinity."""
         return bool(self.agent.is_finite())

@@ -88,6 +88,8 @@ def open_run(
             find_logger(name)  # refuses an unknown name before anything is written
         learners = build_learners(config, entry or find_agent(config.agent_name), networks, pool, executor, device)
         display.message(f"gradients: {learners.gradients()}")
+        if text := learners.encoder():
+            display.message(f"encoder: {text}")
         closing.callback(learners.close)
         pool.start(learners.policy_spec, config.train.seed)
         make = evaluator_builder(config, source, eval_source, device, learners.policy_spec, executor.isolates)

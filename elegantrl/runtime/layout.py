@@ -26,7 +26,7 @@ from ..envs import GymVecEnv, make_env
 from ..envs.vec_env import VecEnv
 from ..errors import ConfigError, ElegantRLError
 from ..execute.limit import time_limit
-from ..imports import import_fast
+from ..imports import import_fast, is_only_here
 from .timeouts import Timeouts
 
 COSTLY_SECONDS = 1e-3
@@ -107,6 +107,8 @@ def pick_layout(config: RunConfig, source: Any, num_cores: int | None = None) ->
     layout = layout or layout_of_costly(config, cost, took, cores)
     if layout.execute["executor"] == "process" and not can_be_sent(source):
         return Layout(INLINE, f"{took}, but other processes cannot import the environment")
+    if layout.execute["executor"] == "process" and any(map(is_only_here, config.agent.net().imports())):
+        return Layout(INLINE, f"{took}, but other processes cannot import the network")
     return layout
 
 

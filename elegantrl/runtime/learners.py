@@ -139,6 +139,11 @@ class Learners:
         phrase: str = self.call_rank0("gradients")
         return phrase
 
+    def encoder(self) -> str:
+        """A description of what turns observations into features; empty if nothing does."""
+        phrase: str = self.call_rank0("encoder")
+        return phrase
+
     def is_finite(self) -> bool:
         """Whether no parameter and no optimiser holds a NaN or an infinity."""
         return bool(self.call_rank0("is_finite"))

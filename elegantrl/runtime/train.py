@@ -11,7 +11,7 @@ from ..agents.base import Agent
 from ..config.resolve import Overrides, check_schedule, env_name, resolve_config, split_overrides
 from ..config.run import RunConfig
 from ..errors import ConfigError
-from ..imports import is_import_path
+from ..imports import is_import_path, is_only_here
 from ..registry import AgentEntry, check_importable, find_agent
 from ..store.untrusted import load_config
 from .callback import Callback
@@ -119,8 +119,19 @@ def prepare(
     config, why = with_layout(config, source, found)
     if config.execute.num_learners:
         check_importable(entry)
+    check_networks(config)
     eval_source = config.eval.env_id if eval_env is None else eval_env
     return Plan(config, entry, source, eval_source, "; ".join(filter(None, [notes, why])))
+
+
+def check_networks(config: RunConfig) -> None:
+    """Refuse to run processes with an encoder or a network that only this process knows."""
+    for path in filter(is_only_here, config.agent.net().imports()):
+        if config.execute.executor != "inline":
+            raise ConfigError(
+                f"{path} is defined in a notebook or an interactive session, where other processes cannot import it;"
+                f" move it to a module, or use executor='inline'"
+            )
 
 
 def with_defaults(overrides: Overrides, section: str, values: dict[str, Any]) -> Overrides:
