@@ -11,7 +11,7 @@ from .envpool import EnvPoolVecEnv
 from .frame_stack import FrameStackVecEnv
 from .gymnasium import GymVecEnv
 from .make import env_names, env_settings, make_env, register_env
-from .tensor import CartPoleVecEnv, ChasingVecEnv, PendulumVecEnv, TensorEnv
+from .tensor import CartPoleVecEnv, ChasingVecEnv, DoorsVecEnv, PendulumVecEnv, TensorEnv
 from .tutorial import TutorialVecEnv
 from .vec_env import Exactness, VecEnv
 from .vector import GymVectorVecEnv, VectorEntryEnv
@@ -28,6 +28,7 @@ __all__ = [
     "CartPoleVecEnv",
     "PendulumVecEnv",
     "ChasingVecEnv",
+    "DoorsVecEnv",
     "GymVecEnv",
     "GymVectorVecEnv",
     "VectorEntryEnv",

@@ -17,13 +17,14 @@ from .. import tree
 from ..errors import ConfigError, ElegantRLError, SpecError, format_error
 from ..tree import Tree
 from ..types import Obs
+from . import position_only
 from .envpool import EnvPoolVecEnv
 from .frame_stack import FrameStackVecEnv
 from .games import PACKAGES, installed, make_lane, missing, package_of, register_package, usual_frames
 from .gymnasium import GymVecEnv
 from .hints import suggest
 from .lanes import lanes_of
-from .tensor import CartPoleVecEnv, ChasingVecEnv, PendulumVecEnv
+from .tensor import CartPoleVecEnv, ChasingVecEnv, DoorsVecEnv, PendulumVecEnv
 from .tutorial import TutorialVecEnv, is_tutorial_env
 from .vec_env import VecEnv
 from .vector import CARTPOLE_ENTRY_POINT, GymVectorVecEnv, VectorEntryEnv
@@ -42,6 +43,7 @@ def register_env(name: str, factory: Callable[..., VecEnv]) -> None:
 register_env("TensorCartPole", CartPoleVecEnv)
 register_env("TensorPendulum", PendulumVecEnv)
 register_env("Chasing", ChasingVecEnv)
+register_env("Doors", DoorsVecEnv)
 
 
 def env_names() -> list[tuple[str, str]]:
@@ -295,6 +297,8 @@ def _missing(spec: Any, error: Exception) -> SpecError | ConfigError:
 
 def _family(spec: Any) -> str:
     """``box2d`` for ``gymnasium.envs.box2d.lunar_lander:LunarLander``, empty for environments of other packages."""
+    if str(spec.entry_point).startswith(f"{position_only.__name__}:"):
+        return "classic_control"
     prefix = "gymnasium.envs."
     entry_point = spec.entry_point
     return entry_point.removeprefix(prefix).split(".")[0].split(":")[0] if str(entry_point).startswith(prefix) else ""

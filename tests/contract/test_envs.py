@@ -173,6 +173,9 @@ ENVS: dict[str, Callable[[], VecEnv]] = {
     "TensorCartPole": lambda: make_env("TensorCartPole", 5),
     "TensorPendulum": lambda: make_env("TensorPendulum", 3, max_episode_steps=30),
     "Chasing": lambda: make_env("Chasing", 3, max_episode_steps=30),
+    "Doors": lambda: make_env("Doors", 3, num_keys=5, num_fitting=2, max_episode_steps=13),
+    "position only": lambda: make_env("PositionOnlyCartPole-v1", 3),
+    "position only continuous": lambda: make_env("PositionOnlyPendulum-v1", 3, max_episode_steps=30),
 }
 
 ENVS |= {

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from elegantrl.envs import ChasingVecEnv, TensorEnv, check_env, make_env
-from elegantrl.types import ActionSpec
+from elegantrl.envs import ChasingVecEnv, DoorsVecEnv, TensorEnv, check_env, make_env
+from elegantrl.types import ActionSpec, Leaf, Obs
 
 
 def start_at(env: TensorEnv, state: list[list[float]]) -> None:
@@ -197,3 +197,39 @@ def test_resets_by_mask_and_by_rows_agree_on_what_they_keep() -> None:
     obs = env._restart(state, elapsed, done, state)
     assert torch.equal(obs[~done], state[~done]) and (obs[done] == 9).all()
     assert env.state_dict()["elapsed"].tolist() == [0, 4, 0, 6]
+
+
+def test_doors_open_with_one_key_each() -> None:
+    env = DoorsVecEnv(2, num_doors=3, num_keys=9, num_fitting=2)
+    fits, opens = env.fits_DK, env.opens_DK
+    assert fits.sum(1).tolist() == [2, 2, 2] and opens.sum(1).tolist() == [1, 1, 1] and bool((fits | ~opens).all())
+    assert set(DoorsVecEnv(20).reset(0).seen.argmax(1).tolist()) == {0, 1}
+    env.reset(0)
+    obs = env.load_state_dict({**env.state_dict(), "state": torch.zeros(2, 1, dtype=torch.int64)})
+    assert torch.equal(obs.mask, fits[[0, 0]]) and obs.seen.argmax(1).tolist() == [0, 0]
+    step = env.step(opens[0].nonzero()[0].expand(2))
+    assert step.obs.seen.argmax(1).tolist() == [1, 1] and step.reward.tolist() == [1, 1]
+    wrong, foreign = (fits[1] & ~opens[1]).nonzero()[0], (~fits[1]).nonzero()[0]
+    step = env.step(torch.cat([wrong, foreign]))
+    assert step.obs.seen.argmax(1).tolist() == [0, 1] and step.reward.tolist() == [-1, 0]
+    last = env.step(torch.cat([opens[0].nonzero()[0], opens[1].nonzero()[0]]))
+    last = env.step(torch.cat([opens[1].nonzero()[0], opens[2].nonzero()[0]]))
+    assert last.terminated.tolist() == [False, True] and last.obs.seen.argmax(1).tolist()[0] == 2
+
+
+def test_doors_without_masks_show_the_door_alone() -> None:
+    assert make_env("Doors", 2, masks=False).spec.obs == Leaf((8,))
+    assert make_env("Doors", 2).spec.obs == Obs(Leaf((8,)), Leaf((64,), "bool"))  # type: ignore[arg-type]
+
+
+def test_positions_alone_are_those_of_the_whole_observation() -> None:
+    for whole, part, indices in (
+        ("CartPole-v1", "PositionOnlyCartPole-v1", [0, 2]),
+        ("Pendulum-v1", "PositionOnlyPendulum-v1", [0, 1]),
+    ):
+        env, positions = make_env(whole, 1), make_env(part, 1)
+        assert torch.equal(env.reset(3)[:, indices], positions.reset(3))
+        for action in env.spec.action.random((30, 1), torch.Generator().manual_seed(0)):
+            step, other = env.step(action), positions.step(action)
+            assert torch.equal(step.next_obs[:, indices], other.next_obs) and torch.equal(step.reward, other.reward)
+        assert positions.spec.max_episode_steps == env.spec.max_episode_steps

@@ -3,6 +3,7 @@
 from .base import TensorEnv
 from .cartpole import CartPoleVecEnv
 from .chasing import ChasingVecEnv
+from .doors import DoorsVecEnv
 from .pendulum import PendulumVecEnv
 
-__all__ = ["CartPoleVecEnv", "ChasingVecEnv", "PendulumVecEnv", "TensorEnv"]
+__all__ = ["CartPoleVecEnv", "ChasingVecEnv", "DoorsVecEnv", "PendulumVecEnv", "TensorEnv"]
