@@ -70,7 +70,7 @@ class MaskedLever(MaskedLevers):
 
 
 class Corridor(gym.Env[Any, Any]):
-    """A walk along cells 0 to 4; stepping off the end is forbidden. The mask is the method of sb3-contrib."""
+    """A walk along cells 0 to 4; stepping off the end is forbidden."""
 
     observation_space: gym.Space[Any] = gym.spaces.Box(0, 4, (1,), np.float32)
     action_space: gym.Space[Any] = gym.spaces.Discrete(3)  # left, stay, right
@@ -79,19 +79,37 @@ class Corridor(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.place, self.time = int(self.np_random.integers(5)), 0
-        return self.shown(), {}
+        return self.shown(), self.info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert self.action_masks()[action], f"the forbidden action {action} at {self.place}"
+        assert self.free()[action], f"the forbidden action {action} at {self.place}"
         self.place += self.moves[action]
         self.time += 1
-        return self.shown(), float(self.place == 4), False, self.time == 10, {}
+        return self.shown(), float(self.place == 4), False, self.time == 10, self.info()
 
     def shown(self) -> Any:
         return np.array([self.place], dtype=np.float32)
 
-    def action_masks(self) -> Any:
+    def info(self) -> dict[str, Any]:
+        return {}
+
+    def free(self) -> Any:
+        """The actions that may be taken."""
         return np.array([0 <= self.place + move <= 4 for move in self.moves])
+
+
+class MethodCorridor(Corridor):
+    """With the method that sb3-contrib's MaskablePPO calls."""
+
+    def action_masks(self) -> Any:
+        return self.free()
+
+
+class InfoCorridor(Corridor):
+    """The mask is part of the info."""
+
+    def info(self) -> dict[str, Any]:
+        return {"action_mask": self.free().astype(np.int8)}
 
 
 class DictCorridor(Corridor):
@@ -102,5 +120,15 @@ class DictCorridor(Corridor):
     )
 
     def shown(self) -> Any:
-        mask = super().action_masks().astype(np.int8)
-        return {"observation": super().shown(), "action_mask": mask}
+        return {"observation": super().shown(), "action_mask": self.free().astype(np.int8)}
+
+
+class ActionMasker(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that adds ``action_masks()``, as sb3-contrib's does."""
+
+    def action_masks(self) -> list[bool]:
+        return [bool(flag) for flag in self.env.unwrapped.free()]  # type: ignore[attr-defined]
+
+
+def wrapped_corridor() -> gym.Env[Any, Any]:
+    return gym.wrappers.TimeLimit(ActionMasker(Corridor()), 8)

@@ -50,11 +50,12 @@ def mask_size(
 
 
 def mask_method(env: Any) -> Callable[[], Any] | None:
-    """``action_masks`` of an environment or of the environment that it wraps, if there is such a method."""
-    for layer in (env, getattr(env, "unwrapped", env)):
-        if callable(method := getattr(layer, "action_masks", None)):
+    """``action_masks`` of an environment, of a wrapper in it or of what they wrap, if there is such a method."""
+    while env is not None:
+        if callable(method := getattr(env, "action_masks", None)):
             found: Callable[[], Any] = method
             return found
+        env = getattr(env, "env", None)
     return None
 
 

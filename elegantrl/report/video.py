@@ -13,6 +13,7 @@ import numpy as np
 
 from ..envs import make_env
 from ..envs.gymnasium import GymVecEnv
+from ..envs.masks import MASK_KEY, mask_method
 from ..errors import ConfigError, SpecError
 from ..store.trained import TrainedPolicy
 
@@ -57,14 +58,16 @@ def check_video_path(path: Path) -> None:
 
 
 def _film(policy: TrainedPolicy, env: Any, path: Path, seed: int) -> Video:
-    obs, _ = env.reset(seed=seed)
+    obs, info = env.reset(seed=seed)
     carry: dict[str, Any] = {}
+    mask_fn = mask_method(env) or (lambda: info.get(MASK_KEY))
     num_frames, total = 0, 0.0
     with _open_writer(path, float(env.metadata.get("render_fps") or 30)) as add_frame:
         for _ in range(MAX_STEPS):
             add_frame(_picture(env))
             num_frames += 1
-            obs, reward, terminated, truncated, _ = env.step(policy.act(obs, carry))
+            action = policy.act(obs, carry, mask=mask_fn() if policy.policy.has_mask else None)
+            obs, reward, terminated, truncated, info = env.step(action)
             total += float(reward)
             if terminated or truncated:
                 break

@@ -90,6 +90,7 @@ class TrainedPolicy:
         obs: Any,
         carry: dict[str, Any] | None = None,
         *,
+        mask: Any = None,
         stochastic: bool = False,
         seed: int | torch.Generator | None = None,
     ) -> Any:
@@ -99,8 +100,10 @@ class TrainedPolicy:
         from ``seed``, which is a number, a generator, or None for one stream of this object. ``carry`` is for policies
         with state and policies that see several frames at once: a dict, empty at the beginning of an episode, which
         keeps the state and the frames for the next step. Without it each call is like the first of an episode.
+        ``mask`` is for policies that were trained with action masks: a flag for every action, true if it may be taken;
+        an observation that holds its mask needs none.
         """
-        batch, num, single = self.units.encode(obs)
+        batch, num, single = self.units.encode(obs, mask)
         memory = {} if carry is None else carry
         batch = stack_frames(batch, self.spec.obs, memory)
         before = memory.get("carry", self.policy.initial_carry(num))

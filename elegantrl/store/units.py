@@ -9,11 +9,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from ..envs.masks import MASK_KEY, empty_lanes
 from ..envs.space_text import spaces_from
 from ..envs.spaces import ActionCodec, ObsCodec
 from ..errors import SpecError
 from ..tree import Tree, map_leaves, named_leaves
-from ..types import Leaf
+from ..types import Leaf, Obs, mask_of, seen_part
 
 
 class Units:
@@ -23,10 +24,46 @@ class Units:
         self.name, self.obs = name, map_leaves(lambda leaf: leaf.frame, obs)
         self.observation_space, self.action_space = spaces_from(text)
         self._codec = None if self.observation_space is None else ObsCodec(name, self.observation_space)
-        ActionCodec(name, self.action_space, 1)  # an error if actions of this kind are unknown
+        self._action = ActionCodec(name, self.action_space, 1).spec  # an error if actions of this kind are unknown
 
-    def encode(self, obs: Any) -> tuple[Tree, int, bool]:
-        """The policy's observations [N, ...], N, and whether ``obs`` was a single one."""
+    def encode(self, obs: Any, mask: Any = None) -> tuple[Tree, int, bool]:
+        """The policy's observations [N, ...], N, and whether ``obs`` was a single one. ``mask`` names the actions that
+        may be taken, unless the observation holds them."""
+        if mask is None:
+            mask = self._held_mask(obs)
+        if mask_of(self.obs) is None:
+            if mask is not None and not self._gives_mask:
+                raise SpecError(f"the policy for {self.name} was trained without action masks; leave the mask out")
+            return self._encode_seen(obs)
+        if mask is None:
+            raise SpecError(
+                f"the policy for {self.name} takes only actions that a mask allows; pass the mask of this observation,"
+                f" such as mask=env.action_masks() or mask=info[{MASK_KEY!r}]"
+            )
+        seen, num, single = self._encode_seen(seen_part(obs))
+        return Obs(seen, self._encode_mask(mask, num)), num, single
+
+    @property
+    def _gives_mask(self) -> bool:
+        """Whether observations hold masks as one of their parts."""
+        return self._codec is not None and self._codec.gives_mask
+
+    def _held_mask(self, obs: Any) -> Any:
+        return obs.get(MASK_KEY) if self._gives_mask and isinstance(obs, dict) else mask_of(obs)
+
+    def _encode_mask(self, mask: Any, num: int) -> Tensor:
+        array, size = np.asarray(mask), self._action.num_outputs
+        if array.dtype.kind not in "biu" or array.size != num * size:
+            raise SpecError(
+                f"the mask for {self.name} is of {array.dtype} and shape {array.shape}, expected {size} flags for each"
+                f" of {num} observations"
+            )
+        allowed = array.reshape(num, size).astype(np.bool_)
+        if empty_lanes(allowed, self._action):
+            raise SpecError(f"the mask for {self.name} forbids every action; allow at least one")
+        return torch.from_numpy(allowed)
+
+    def _encode_seen(self, obs: Any) -> tuple[Tree, int, bool]:
         if self._codec is None:
             return self._encode_tree(obs)
         kinds = "iu" if isinstance(self.observation_space, spaces.Discrete) else "fiub"
@@ -46,6 +83,7 @@ class Units:
 
     def _encode_tree(self, obs: Any) -> tuple[Tree, int, bool]:
         """Observations of a tensor environment, with the leaves that the policy was built for."""
+        leaves = self.obs if isinstance(obs, Obs) else seen_part(self.obs)
         found: list[tuple[int, bool]] = []
 
         def encode(leaf: Leaf, part: Any) -> Tensor:
@@ -54,12 +92,12 @@ class Units:
             return torch.as_tensor(batch, dtype=leaf.torch_dtype)
 
         try:
-            tree = map_leaves(encode, self.obs, obs)
+            tree = map_leaves(encode, leaves, obs)
         except (LookupError, TypeError, ValueError) as error:
             if isinstance(error, SpecError):
                 raise
             raise SpecError(
-                f"the observation for {self.name} has not the parts {sorted(named_leaves(self.obs))}"
+                f"the observation for {self.name} has not the parts {sorted(named_leaves(leaves))}"
             ) from None
         if len(set(found)) != 1:
             raise SpecError(f"the parts of the observation for {self.name} are not equally many")
