@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.fast.compiled import Compiled
 from elegantrl.fast.learning import gradients_of
 from elegantrl.registry import agent_names, build_agent, find_agent
-from elegantrl.types import EnvSpec, Rollout, Transition
+from elegantrl.types import EnvSpec, Leaf, Obs, Rollout, Transition
 
 CPU = torch.device("cpu")
 ROWS, NUM_AGENTS = 12, 3
@@ -29,6 +30,8 @@ CASES = [
     for kind in sorted(find_agent(name).agent.actions)
     for hot in find_agent(name).agent.hot
 ]
+CASES = [(*case, False) for case in CASES] + [(*case, True) for case in CASES if case[1] != "continuous"]
+"""The last entry: whether observations have masks."""
 VARIANTS: list[dict[str, Any]] = [{}, {"normalize_obs": True, "layer_norm": True}]
 
 
@@ -61,21 +64,35 @@ def arguments(agent: Agent, kind: str, seed: int) -> tuple[tuple[Tensor, ...], C
     continuous = torch.rand(ROWS, 2, generator=g) * 2 - 1
     discrete, choices = torch.randint(2, (ROWS,), generator=g), torch.randint(2, (ROWS, 2), generator=g)
     action = {"discrete": discrete, "multi_discrete": choices, "continuous": continuous}[kind]
+    masks = torch.rand(2, ROWS, agent.policy_spec.action.num_outputs, generator=g) < 0.5
+    masks[0, :, [0, 1]] = masks[0, :, 2:4] = True  # what was done was allowed; some successors allow nothing
+
+    def seen(obs: Tensor, mask: Tensor) -> Any:
+        return Obs(obs, mask) if agent.policy.has_mask else obs
+
     if agent.memory == "rollout":
-        return (obs, action, *numbers[:3]), lambda *x: (Batch(*x),)
-    transition = (obs, action, numbers[0], torch.full((ROWS,), 0.9), next_obs)
+        return (obs, masks[0], action, *numbers[:3]), lambda obs, mask, *x: (Batch(seen(obs, mask), *x),)
+
+    def transition(obs: Tensor, mask: Tensor, next_obs: Tensor, next_mask: Tensor, *x: Tensor) -> Transition:
+        return Transition(seen(obs, mask), *x, seen(next_obs, next_mask))
+
+    tensors = (obs, masks[0], next_obs, masks[1], action, numbers[0], torch.full((ROWS,), 0.9))
     if not hasattr(agent, "draw_noise"):
-        return transition, lambda *x: (Transition(*x),)
-    noise = agent.draw_noise(Transition(*transition))
-    return (*transition, *noise), lambda *x: (Transition(*x[:5]), ActionNoise(*x[5:]))
+        return tensors, lambda *x: (transition(*x),)
+    noise = agent.draw_noise(transition(*tensors))
+    return (*tensors, *noise), lambda *x: (transition(*x[:7]), ActionNoise(*x[7:]))
 
 
 @pytest.mark.parametrize("settings", VARIANTS, ids=lambda settings: "-".join(settings) or "plain")
-@pytest.mark.parametrize(("name", "kind", "hot"), CASES)
+@pytest.mark.parametrize(("name", "kind", "hot", "has_mask"), CASES)
 def test_gradients_mapped_over_agents_equal_a_loop(
-    make_spec: Callable[..., EnvSpec], name: str, kind: str, hot: str, settings: dict[str, Any]
+    make_spec: Callable[..., EnvSpec], name: str, kind: str, hot: str, has_mask: bool, settings: dict[str, Any]
 ) -> None:
-    agents = [build(name, kind, make_spec(kind), seed, **settings) for seed in range(NUM_AGENTS)]
+    spec = make_spec(kind)
+    if has_mask:
+        mask: Any = Leaf((spec.action.num_outputs,), "bool")
+        spec = replace(spec, obs=Obs(spec.obs, mask))
+    agents = [build(name, kind, spec, seed, **settings) for seed in range(NUM_AGENTS)]
     modules = [Hot(agent, hot) for agent in agents]
     tensors, to_args = zip(*(arguments(agent, kind, seed) for seed, agent in enumerate(agents)), strict=True)
 
