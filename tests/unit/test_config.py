@@ -248,6 +248,12 @@ def test_an_environment_without_a_recipe_gets_the_general_settings() -> None:
     assert "tuned for" not in recipe.name
 
 
+def test_a_family_of_environments_shares_a_recipe() -> None:
+    pong, breakout = (resolve_config("ppo", env) for env in ("ALE/Pong-v5", "ALE/Breakout-v5"))
+    assert pong[0].agent == breakout[0].agent and pong[0].agent.hidden == () and "ALE/*" in pong[1].name
+    assert find_recipe("ppo", "CartPole-v1").name.startswith("tuned settings for this pair")
+
+
 @pytest.mark.parametrize("agent", agent_names())
 def test_every_recipe_builds(agent: str) -> None:
     for env in [*tuned_environments(agent), "Nowhere-v0"]:
