@@ -6,13 +6,11 @@ import operator
 import os
 import pickle
 import platform
-import re
 import resource
 import sys
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -27,6 +25,7 @@ from ..envs.vec_env import VecEnv
 from ..errors import ConfigError, ElegantRLError
 from ..execute.limit import time_limit
 from ..imports import import_fast, is_only_here
+from .main_module import main_module_is_guarded
 from .timeouts import Timeouts
 
 COSTLY_SECONDS = 1e-3
@@ -193,19 +192,6 @@ def can_be_sent(source: Any) -> bool:
     except Exception:  # pickling a foreign object may raise any error
         return False
     return True
-
-
-def main_module_is_guarded() -> bool:
-    """Whether a child process may import the program: a script that trains outside of ``if __name__ == "__main__":``
-    would train again in each child."""
-    path = getattr(sys.modules.get("__main__"), "__file__", None)
-    if path is None:  # a notebook or an interactive session, which children do not import
-        return True
-    try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return re.search(r"^if\s+__name__\s*==", text, re.MULTILINE) is not None or path.endswith("__main__.py")
 
 
 def step_cost(env: VecEnv) -> Cost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -178,13 +179,52 @@ def test_environments_that_cannot_travel_stay_here() -> None:
     assert picked("ppo", Waits(), 1, 2).execute == INLINE  # an instance is neither stepped nor closed
 
 
-def test_a_script_without_a_guard_gets_no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # N6: its children would run the script again.
+SCRIPT = """
+from elegantrl.runtime.main_module import main_module_is_guarded
+
+def answer():
+    print(main_module_is_guarded())
+
+{}
+"""
+
+
+GUARDED_THREAD = """
+if __name__ == "__main__":
+    import threading
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "guarded"),
+    [
+        ("answer()", False),
+        ("if __name__ == '__main__':\n    answer()", True),
+        ("if '__main__' == __name__: answer()", True),
+        ("try:\n    if __name__ == '__main__':\n        (answer\n         ())\nfinally:\n    pass", True),
+        ("answer()\nif __name__ == '__main__':\n    pass", False),  # the guard is around something else
+        ("if __name__ != '__main__':\n    pass\nelse:\n    answer()", False),  # not recognised: stays in one process
+        ("import threading\nthread = threading.Thread(target=answer)\nthread.start()\nthread.join()", False),
+        (GUARDED_THREAD, True),
+    ],
+)  # fmt: skip
+def test_a_script_says_whether_its_children_may_import_it(tmp_path: Path, statement: str, guarded: bool) -> None:
+    # N6: children of a script without a guard would run it again.
     script = tmp_path / "script.py"
-    script.write_text("import elegantrl")
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
-    assert picked("ppo", partial(Waits, is_busy=True), 8, 2).execute == INLINE
-    script.write_text('if __name__ == "__main__":\n    pass')
+    script.write_text(SCRIPT.format(statement))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{guarded}\n", done.stderr
+
+
+def test_a_script_without_a_guard_gets_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elegantrl.runtime.layout.main_module_is_guarded", lambda: False)
+    layout = picked("ppo", partial(Waits, is_busy=True), 8, 2)
+    assert layout.execute == INLINE and 'need `if __name__ == "__main__":`' in layout.why
+    monkeypatch.undo()
     assert picked("ppo", partial(Waits, is_busy=True), 8, 2).execute["executor"] == "process"
 
 

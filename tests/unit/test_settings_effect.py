@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import Field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from torch import nn
 
+from elegantrl.agents.base import AgentConfig
 from elegantrl.config.fields import used_fields
 from elegantrl.data import trajectories
 from elegantrl.errors import ConfigError
@@ -42,20 +43,16 @@ def doubled(*args: Any, **kwargs: Any) -> nn.Module:
 
 
 VALUES: dict[str, Any] = {
-    "activation": "tanh",
     "batch_size": 8,
     "buffer_size": 64,
     "clip": 1e-4,
     "encoder": f"{__name__}:NoEncoder",
-    "entropy_schedule": "linear",
     "explore_steps": 10,
     "gae_lambda": 0.5,
     "h_store": 16,
     "log_std_init": -1.0,
-    "lr_schedule": "linear",
     "max_grad_norm": 0.01,
     "network": f"{__name__}:doubled",
-    "noise": "ou",
     "schedule_steps": 2000,
     "target_critics": "mean",
     "target_kl": 1e-9,
@@ -63,26 +60,33 @@ VALUES: dict[str, Any] = {
 }
 """Values that are certain to matter within some hundred steps."""
 
-WITH: dict[str, dict[str, Any]] = {
-    "entropy_schedule": {"entropy_coef": 0.1},
-    "priority_alpha": {"prioritized": True},
-    "priority_beta": {"prioritized": True},
-    "schedule_steps": {"lr_schedule": "linear"},
+MORE: dict[str, dict[str, Any]] = {
     "smooth_clip": {"smooth_std": 1.0},
-    "subset_size": {"target_critics": "subset", "num_critics": 3},
+    "subset_size": {"num_critics": 3},
     "target_critics": {"num_critics": 3},
 }
-"""Other settings that a setting needs to have an effect."""
+"""Other settings that a setting needs to matter within some hundred steps, besides those that its field names."""
 
 
-def another_value(f: Field[Any], value: Any) -> Any:
+def another_value(kind: type[AgentConfig], f: Field[Any], value: Any) -> Any:
     if f.name in VALUES:
         return VALUES[f.name]
-    if f.name == "init":
-        return "default" if value == "orthogonal" else "orthogonal"
+    options = [option for option in get_args(get_type_hints(kind)[f.name]) if isinstance(option, str)]
+    if options:
+        return next(option for option in options if option != value)
     if isinstance(value, bool):
         return not value
     return {int: lambda: value + 1, float: lambda: value * 0.5 + 0.01, tuple: lambda: (*value, 3)}[type(value)]()
+
+
+def needed_for(settings: dict[str, Field[Any]], name: str, default: AgentConfig) -> dict[str, Any]:
+    """Other settings with values that give this one an effect."""
+    for other, wanted in settings[name].metadata.get("only_with", {}).items():
+        if other in settings:
+            value = wanted[0] if isinstance(wanted, tuple) else wanted
+            number = wanted is True and type(getattr(default, other)) is float
+            return {other: 0.1 if number else value} | MORE.get(name, {})
+    return MORE.get(name, {})
 
 
 @pytest.mark.parametrize(("agent", "kind"), CASES)
@@ -96,10 +100,11 @@ def test_every_setting_changes_the_run_or_is_refused(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(trajectories, "MIN_STEPS", 16)
-    default, settings = find_agent(agent).default_config(), used_fields(find_agent(agent).config)
+    kind_of_config, default = find_agent(agent).config, find_agent(agent).default_config()
+    settings = {f.name: f for f in used_fields(kind_of_config)}
     small: dict[str, Any] = {"hidden": (8,), "num_envs": 2, "max_steps": 256, "executor": "inline", "horizon": 32}
     small |= {"batch_size": 16, "eval": {"interval": 10**6, "episodes": 1, "max_episode_steps": 1}}
-    if "learning_starts" in {f.name for f in settings}:
+    if "learning_starts" in settings:
         small |= {"horizon": 4, "learning_starts": 16, "buffer_size": 128}
 
     def outcome(changes: dict[str, Any]) -> str:
@@ -114,11 +119,12 @@ def test_every_setting_changes_the_run_or_is_refused(
 
     plain: dict[str, str] = {}
     idle = set()
-    for f in settings:
-        needed = {"h_term": True} if f.name.startswith("h_") and f.name != "h_term" else WITH.get(f.name, {})
+    for name, f in settings.items():
+        needed = needed_for(settings, name, default)
         if repr(needed) not in plain:
             plain[repr(needed)] = outcome(needed)
-            assert plain[repr(needed)] != "refused"
-        if outcome({**needed, f.name: another_value(f, getattr(default, f.name))}) == plain[repr(needed)]:
-            idle.add(f.name)
+            assert plain[repr(needed)] != "refused", needed
+        value = another_value(kind_of_config, f, getattr(default, name))
+        if outcome({**needed, name: value}) == plain[repr(needed)]:
+            idle.add(name)
     assert idle == NOT_YET.get((agent, kind), set())
