@@ -33,12 +33,12 @@ NEVER = 10**12
 class Flags:
     """Measure the speed of layouts of processes for an agent and an environment, and print the fastest one."""
 
-    agent: Annotated[str, tyro.conf.Positional]
+    agent: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="AGENT")]
     """One of `elegantrl agents`."""
-    env: Annotated[str, tyro.conf.Positional]
-    """As for `elegantrl train`."""
-    num_envs: int | None = None
-    """Environments of the run; None: the tuned number for this pair."""
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    """An environment as for `elegantrl train`."""
+    num_envs: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    """Environments of the run; by default the tuned number for this pair."""
     seconds: float = 60.0
     """Seconds of measurement for all layouts together."""
 

@@ -37,18 +37,18 @@ class Flags:
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
-    """The run folder; of several, the policies are averaged."""
+    """A run folder, or several whose policies are averaged."""
     weights: Annotated[tuple[float, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """Weight of each run in an ensemble; by default all are equal."""
     episodes: int = 20
     """Episodes to play."""
     seed: int = 0
     """Seed of the evaluation environments."""
-    env: str | None = None
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="")] = None
     """Environment to play in, instead of the one the run was trained on; needed if that is `module:attribute`."""
     allow_import: tyro.conf.FlagCreatePairsOff[bool] = False
     """Trust the folder: import and run the code that it names by import path."""
-    video: Path | None = None
+    video: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """Film one episode from the seed into this file, .mp4 or .gif; needs the extra elegantrl[video]."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print one JSON object instead of a table."""

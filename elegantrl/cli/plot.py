@@ -18,7 +18,7 @@ from .parse import parse
 class Flags:
     """Draw learning curves: one run in detail; several seeds as one with a 95 % band; several agents in colours."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
     """Run folders."""
     out: Path = Path("learning_curves.png")
     """Picture to write; the suffix decides the format (png, jpg, svg, pdf)."""
