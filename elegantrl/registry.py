@@ -19,6 +19,7 @@ from .agents.discrete_sac import AgentDiscreteSAC, DiscreteSACConfig
 from .agents.dqn import AgentDQN, DQNConfig
 from .agents.mod_sac import AgentModSAC, ModSACConfig
 from .agents.ppo import AgentPPO, PPOConfig
+from .agents.recurrent_dqn import AgentRecurrentDQN, RecurrentDQNConfig
 from .agents.redq import AgentREDQ, REDQConfig
 from .agents.sac import AgentSAC, SACConfig
 from .agents.td3 import AgentDDPG, AgentTD3, DDPGConfig, TD3Config
@@ -132,6 +133,7 @@ register_agent(
     "mod_sac", AgentModSAC, ModSACConfig, "SAC that updates its actor less often while its critics are inaccurate"
 )
 register_agent("ppo", AgentPPO, PPOConfig, "proximal policy optimisation; on-policy; all kinds of actions")
+register_agent("recurrent_dqn", AgentRecurrentDQN, RecurrentDQNConfig, "DQN with memory (R2D2); discrete actions")
 register_agent("redq", AgentREDQ, REDQConfig, "SAC with many critics and many updates per step; continuous actions")
 register_agent("sac", AgentSAC, SACConfig, "soft actor-critic; replay; continuous actions")
 register_agent("td3", AgentTD3, TD3Config, "twin delayed DDPG; replay; continuous actions")

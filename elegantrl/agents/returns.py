@@ -62,6 +62,23 @@ def vtrace(
 
 
 @torch.no_grad()
+def n_step_targets(
+    reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: Tensor | float, n_step: int
+) -> Tensor:
+    """Sums [T, N] of up to ``n_step`` discounted rewards and the value of the last successor.
+
+    A sum ends with the episode and with the sequence. The target with n rewards is one reward and the next step's
+    target with n - 1.
+    """
+    one_step_TN = target_TN = reward + gamma * next_value * ~terminated
+    goes_on_TN = ~(terminated | truncated)
+    for _ in range(n_step - 1):
+        longer_TN = torch.where(goes_on_TN[:-1], reward[:-1] + gamma * target_TN[1:], one_step_TN[:-1])
+        target_TN = torch.cat([longer_TN, one_step_TN[-1:]])
+    return target_TN
+
+
+@torch.no_grad()
 def discounted_sum(term: Tensor, decay: Tensor) -> Tensor:
     """x_t = term_t + decay_t * x_{t+1}, from the last row backwards; nothing flows back through it."""
     fast = import_fast("returns")

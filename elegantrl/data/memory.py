@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 from ..imports import find
 from ..types import EnvSpec, Rollout, State, Transition, Update
 from .episodes import EpisodeBatch, EpisodeRing
+from .fragments import FragmentRing, Sequences
 from .prioritized import PrioritizedReplay
 from .replay import ReplayBuffer
 
@@ -150,11 +151,28 @@ class Episodes(Replay):
         return self.ring.sample(self.config.batch_size, self.setup.generator)
 
 
+class Fragments(Replay):
+    """Sequences that begin with the carry of the policy that acted, for agents with memory."""
+
+    ring: FragmentRing
+
+    def build_ring(self) -> FragmentRing:
+        c, setup = self.config, self.setup
+        return FragmentRing(c.buffer_size, setup.spec, setup.device, c.horizon, c.burn_in)
+
+    def num_due(self, num_updates: int) -> int:
+        return super().num_due(num_updates) if self.ring.num_starts else 0
+
+    def draw(self) -> Sequences:  # type: ignore[override]
+        return self.ring.sample_sequences(self.config.batch_size, self.setup.generator)
+
+
 MEMORIES: dict[str, type[Memory]] = {
     "rollout": LatestRollout,
     "replay": Replay,
     "prioritized": Prioritized,
     "episodes": Episodes,
+    "fragments": Fragments,
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -51,6 +52,7 @@ def agrees(core: Core) -> bool:
     x = torch.randn(4, 3, core.input.in_features, generator=g)
     state = tuple(torch.randn(3, core.size, generator=g) for _ in range(core.num_parts))
     first = torch.rand(4, 3, generator=g) < 0.3
+    core = deepcopy(core).requires_grad_()  # a target network needs no gradients
     params, results = list(core.parameters()), []
     for way in (type(core).unroll, unroll):
         states = torch.stack(way(core, x, state, first))

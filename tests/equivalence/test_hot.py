@@ -17,6 +17,7 @@ from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.off_policy import ActionNoise
 from elegantrl.agents.on_policy import Batch
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
+from elegantrl.data.fragments import Sequences
 from elegantrl.fast.compiled import Compiled
 from elegantrl.fast.learning import gradients_of
 from elegantrl.registry import agent_names, build_agent, find_agent
@@ -33,6 +34,13 @@ CASES = [
 CASES = [(*case, False) for case in CASES] + [(*case, True) for case in CASES if case[1] != "continuous"]
 """The last entry: whether observations have masks."""
 VARIANTS: list[dict[str, Any]] = [{}, {"normalize_obs": True, "layer_norm": True}]
+RUNS = [(*case, settings) for case in CASES for settings in VARIANTS]
+RUNS += [
+    (*case, {"memory": kind, "memory_size": 5})
+    for case in CASES
+    if case[0] in ("a2c", "ppo")
+    for kind in ("gru", "lstm")
+]
 
 
 class Hot(nn.Module):
@@ -50,7 +58,8 @@ class Hot(nn.Module):
 def build(name: str, kind: str, spec: EnvSpec, seed: int, **settings: Any) -> Agent:
     entry = find_agent(name)
     torch.manual_seed(seed)
-    agent = build_agent(entry, spec, entry.config(**{"hidden": (8, 8), **entry.preset, **settings}), CPU, seed)
+    settings = {"hidden": (8, 8), **entry.preset, **settings} | ({"burn_in": 2} if name == "recurrent_dqn" else {})
+    agent = build_agent(entry, spec, entry.config(**settings), CPU, seed)
     if agent.obs_stats is not None:
         agent.observe(torch.randn(20, 3) * 2 + seed)
     return agent
@@ -70,6 +79,20 @@ def arguments(agent: Agent, kind: str, seed: int) -> tuple[tuple[Tensor, ...], C
     def seen(obs: Tensor, mask: Tensor) -> Any:
         return Obs(obs, mask) if agent.policy.has_mask else obs
 
+    ended = torch.rand(2, ROWS, generator=g) < 0.1
+    if agent.policy.core is not None:  # two sequences
+        carry = [torch.randn(x.shape, generator=g) for x in agent.policy.initial_carry(2)]
+        if agent.memory == "rollout":
+            rows = (obs, masks[0], action, *numbers[:3], ended[0])
+            made = lambda obs, mask, *x: (Batch(seen(obs, mask), *x[:5], tuple(x[5:])),)  # noqa: E731
+        else:
+            rows = (obs, masks[0], next_obs, masks[1], action, numbers[0], *ended)
+            made = (
+                lambda obs, mask, *x: (  # noqa: E731
+                    Sequences(seen(obs, mask), *x[2:6], seen(*x[:2]), tuple(x[6:])),
+                )
+            )
+        return (*(x.unflatten(0, (-1, 2)) for x in rows), *carry), made
     if agent.memory == "rollout":
         return (obs, masks[0], action, *numbers[:3]), lambda obs, mask, *x: (Batch(seen(obs, mask), *x),)
 
@@ -83,8 +106,7 @@ def arguments(agent: Agent, kind: str, seed: int) -> tuple[tuple[Tensor, ...], C
     return (*tensors, *noise), lambda *x: (transition(*x[:7]), ActionNoise(*x[7:]))
 
 
-@pytest.mark.parametrize("settings", VARIANTS, ids=lambda settings: "-".join(settings) or "plain")
-@pytest.mark.parametrize(("name", "kind", "hot", "has_mask"), CASES)
+@pytest.mark.parametrize(("name", "kind", "hot", "has_mask", "settings"), RUNS)
 def test_gradients_mapped_over_agents_equal_a_loop(
     make_spec: Callable[..., EnvSpec], name: str, kind: str, hot: str, has_mask: bool, settings: dict[str, Any]
 ) -> None:

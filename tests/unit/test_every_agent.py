@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from elegantrl.agents.base import Agent
 from elegantrl.agents.optim import GradStep
+from elegantrl.data.fragments import Sequences
 from elegantrl.envs import make_env
 from elegantrl.nets.critics import EnsembleCritic, ValueNet
 from elegantrl.nets.layers import EnsembleLinear
@@ -34,7 +35,8 @@ ENVS = {"discrete": "TensorCartPole", "multi_discrete": Levers, "continuous": "T
 
 def build(name: str, spec: EnvSpec, seed: int = 0, **settings: Any) -> Any:
     entry = find_agent(name)
-    config = entry.config(**{"hidden": (8, 8), **entry.preset, **settings})
+    short = {"burn_in": 2, "horizon": 6} if name == "recurrent_dqn" else {}
+    config = entry.config(**{"hidden": (8, 8), **short, **entry.preset, **settings})
     return build_agent(entry, spec, config, CPU, seed)
 
 
@@ -58,6 +60,9 @@ def make_data(make_rollout: MakeRollout) -> Callable[..., Any]:
     def make(agent: Agent, kind: str, seed: int = 0) -> Any:
         if agent.memory == "rollout":
             return make_rollout(agent, kind, 12, 2, seed=seed)
+        if agent.memory == "fragments":
+            r = make_rollout(agent, kind, 8, 2, seed=seed)
+            return Sequences(*r[:6], carry=r.carry)
         return transitions(kind, seed=seed)
 
     return make
@@ -79,7 +84,7 @@ def test_every_network_sees_normalised_observations(
     norm.inv_std.copy_(torch.tensor([2.0, 0.5, 3.0]))
     before = plain.policy.to_flat()
     plain.num_updates = normed.num_updates = 20  # a first rollout would teach the normaliser before it is learned from
-    for seed in range(20 if plain.memory == "replay" else 1):  # any other does so at its end
+    for seed in range(1 if plain.memory == "rollout" else 20):  # any other does so at its end
         raw = make_data(plain, kind, seed)
         prepared = raw._replace(obs=norm(raw.obs), next_obs=norm(raw.next_obs))
         assert not torch.equal(raw.obs, prepared.obs)
@@ -112,7 +117,7 @@ def test_target_networks_never_hold_gradients(
     for seed in range(2):
         agent.update(make_data(agent, kind, seed))
     targets = {label: p for label, p in agent.named_parameters() if "target" in label}
-    assert bool(targets) == (agent.memory == "replay")
+    assert bool(targets) == (agent.memory != "rollout")
     assert not any(p.requires_grad for p in targets.values())
     assert all(p.grad is None for p in agent.parameters())
 
@@ -142,7 +147,7 @@ def test_a_worker_builds_no_critic_and_no_optimiser(name: str, kind: str, monkey
     env = make_env(ENVS[kind], 2)
     entry = find_agent(name)
     settings: dict[str, Any] = {"hidden": (8,), **entry.preset}
-    if entry.agent.memory == "replay":
+    if entry.agent.memory != "rollout":
         settings["buffer_size"] = 1000
     learner = Learner(name, entry.config(**settings), env.spec, CPU, 0)
 

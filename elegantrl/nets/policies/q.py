@@ -40,7 +40,11 @@ class QPolicy(NetPolicy):
 
     def values(self, normed_obs: Tree) -> Tensor:
         """Action values [B, A] of observations that are normalised already."""
-        return self._join(self.net(self.encode(normed_obs)))
+        return self.q_from(self.encode(normed_obs))
+
+    def q_from(self, features: Tree) -> Tensor:
+        """Action values [..., A] for what the head reads [..., F]."""
+        return self._join(self.net(features))
 
     def allowed(self, mask: Tensor | None) -> Tensor | None:
         """Which values [..., A] may be chosen, by the mask of an observation."""
