@@ -82,17 +82,11 @@ def arguments(agent: Agent, kind: str, seed: int) -> tuple[tuple[Tensor, ...], C
     ended = torch.rand(2, ROWS, generator=g) < 0.1
     if agent.policy.core is not None:  # two sequences
         carry = [torch.randn(x.shape, generator=g) for x in agent.policy.initial_carry(2)]
+        rows = (obs, masks[0], next_obs, masks[1], action, *numbers[:3], *ended)
+        tensors = (*(x.unflatten(0, (-1, 2)) for x in rows), *carry)
         if agent.memory == "rollout":
-            rows = (obs, masks[0], action, *numbers[:3], ended[0])
-            made = lambda obs, mask, *x: (Batch(seen(obs, mask), *x[:5], tuple(x[5:])),)  # noqa: E731
-        else:
-            rows = (obs, masks[0], next_obs, masks[1], action, numbers[0], *ended)
-            made = (
-                lambda obs, mask, *x: (  # noqa: E731
-                    Sequences(seen(obs, mask), *x[2:6], seen(*x[:2]), tuple(x[6:])),
-                )
-            )
-        return (*(x.unflatten(0, (-1, 2)) for x in rows), *carry), made
+            return tensors, lambda *x: (Batch(seen(*x[:2]), *x[4:9], tuple(x[10:])),)
+        return tensors, lambda *x: (Sequences(seen(*x[:2]), *x[4:6], *x[8:10], seen(*x[2:4]), tuple(x[10:])),)
     if agent.memory == "rollout":
         return (obs, masks[0], action, *numbers[:3]), lambda obs, mask, *x: (Batch(seen(obs, mask), *x),)
 
