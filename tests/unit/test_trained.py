@@ -13,6 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from elegantrl.envs import make_env
 from elegantrl.envs.space_text import describe_spaces, spaces_from
 from elegantrl.errors import CheckpointError, ConfigError, SpecError
 from elegantrl.runtime.run import RunResult
@@ -186,3 +187,24 @@ def test_a_hostile_description_is_refused(run_quietly: Run, tmp_path: Path, show
     save_weights(tmp_path / BEST_FILE, tensors, about | {"spaces": json.dumps(described)})
     with pytest.raises(CheckpointError, match="does not hold a policy of this version"):
         TrainedPolicy.load(tmp_path)
+
+
+def test_a_policy_keeps_the_frames_that_it_sees_in_its_carry(run_quietly: Run, tmp_path: Path) -> None:
+    small = {
+        "hidden": [8],
+        "horizon": 8,
+        "max_steps": 16,
+        "num_envs": 2,
+        "eval": {"episodes": 1, "max_episode_steps": 9},
+    }
+    run_quietly("ppo", "MinAtar/Breakout-v1", run_dir=tmp_path / "run", frame_stack=3, **small)
+    policy = TrainedPolicy.load(tmp_path / "run")
+    env, single = make_env("MinAtar/Breakout-v1", 1, frame_stack=3), make_env("MinAtar/Breakout-v1", 1)
+    obs, frame, carry = env.reset(0), single.reset(0), dict[str, Any]()
+    for _ in range(6):
+        action = policy.act(frame[0].numpy(), carry)
+        expected, _ = policy.policy.act(obs, ())
+        assert int(action) == int(expected)
+        assert torch.equal(carry["frames"][""], obs)
+        obs, frame = (each.step(expected).obs for each in (env, single))
+    assert policy.evaluate(2).returns
