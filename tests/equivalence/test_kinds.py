@@ -45,13 +45,12 @@ def test_layouts_and_resumes_leave_the_same_bits(
     settings: dict[str, Any],
 ) -> None:
     run_quietly(agent, env, run_dir=tmp_path / "inline", **arguments(settings, "inline", 1))
-    run_quietly(agent, env, run_dir=tmp_path / "one", **arguments(settings, "process", 1))
-    for i, (steps, *layout) in enumerate([(160, "process", 4), (320, "inline", 2), (480, "process", 2)]):
+    for i, (steps, *layout) in enumerate([(160, "process", 4), (320, "process", 1), (480, "process", 2)]):
         stop = arguments(settings, *layout, max_steps=steps)  # type: ignore[arg-type]
         run_quietly(agent, env, run_dir=tmp_path / "parts", resume=i > 0, **stop)
     hashes = [
         {name: hash_state(part) for name, part in load_commit(tmp_path / folder).items()}
-        for folder in ("inline", "one", "parts")
+        for folder in ("inline", "parts")
     ]
-    assert hashes[0] == hashes[1] == hashes[2]
+    assert hashes[0] == hashes[1]
     assert load_commit(tmp_path / "inline")["learner"]["agent"]["num_updates"] > 3
