@@ -19,6 +19,7 @@ import pytest
 from elegantrl.execute.process import ProcessExecutor, ProcessHandle
 from elegantrl.runtime import build as build_module
 from elegantrl.runtime import run as run_module
+from elegantrl.runtime.committer import Committer
 from elegantrl.runtime.evaluation import EvaluatorClient
 from elegantrl.runtime.learners import Learners
 from elegantrl.runtime.run import RunResult
@@ -99,6 +100,15 @@ class Killer:
         self.wrap(monkeypatch, EvaluatorClient, "score", before=lambda *_: self.enter("evaluate"))
         self.wrap(monkeypatch, run_module, "finish", before=lambda *_: self.enter("shutdown"))
         monkeypatch.setattr(store_module, "failpoint", self.enter)
+        # The run waits for each commit: a kill within one then strikes at the same step on any machine, and the handle
+        # of the killed process is not closed by the run while this class waits for it.
+        submit = Committer.submit
+
+        def submit_and_wait(committer: Committer, *args: Any) -> None:
+            submit(committer, *args)
+            committer.close()
+
+        monkeypatch.setattr(Committer, "submit", submit_and_wait)
 
     def wrap(
         self,
