@@ -21,6 +21,7 @@ from ..config.fields import setting, tunable
 from ..errors import ConfigError
 from ..nets.critics import ScaledValueNet, ValueNet
 from ..nets.distributions import Categorical, DiagGaussian
+from ..nets.encoders import ENCODER_ROWS
 from ..nets.layers import BLOCK_ROWS, Init
 from ..nets.networks import NetSpec
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
@@ -190,7 +191,7 @@ class AgentOnPolicy(Agent):
         """Values [B] of observations [B, ...] one step after ``carry``; on a CPU in blocks that fit into its cache."""
         if self.entropy_left.device.type != "cpu":
             return self.value(self.policy.advance(obs, carry)[0])
-        blocks = tree.split((obs, carry), BLOCK_ROWS)
+        blocks = tree.split((obs, carry), BLOCK_ROWS if self.policy.encoder is None else ENCODER_ROWS)
         return torch.cat([self.value(self.policy.advance(*block)[0]) for block in blocks])
 
     def next_values(self, r: Rollout, value_TN: Tensor, carry: Tree) -> Tensor:

@@ -3,6 +3,6 @@
 Axes: F features.
 """
 
-from .base import ENCODERS, Encoder
+from .base import ENCODER_ROWS, ENCODERS, Encoder
 
-__all__ = ["ENCODERS", "Encoder"]
+__all__ = ["ENCODERS", "ENCODER_ROWS", "Encoder"]

@@ -42,6 +42,8 @@ ENCODERS: dict[str, Callable[[Leaf], nn.Module | None]] = {
 """Functions from a leaf to a module that maps it [B, *shape] to features [B, F]; None if the leaf is not for it."""
 
 AUTO = "auto"
+ENCODER_ROWS = 256
+"""Rows that are encoded at a time where no gradient is needed: the maps of more rows take memory and save no time."""
 
 
 class Encoder(nn.Module):

@@ -66,6 +66,13 @@ class Pixels(nn.Module):
         return as_floats(self.layout.channels_innermost(x)).permute(0, 3, 1, 2)
 
 
+class FlattenMaps(nn.Module):
+    """The output of convolutions in a row: [B, D, H, W] -> [B, H * W * D], a view because channels are innermost."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
 class Residual(nn.Module):
     """Two convolutions whose result is added to their input."""
 
@@ -88,5 +95,5 @@ def with_head(first: nn.Module, maps: list[nn.Module], layout: Layout, num_featu
     depth = next(layer.in_channels for layer in maps if isinstance(layer, nn.Conv2d))
     with torch.no_grad():
         num_outputs = Stack(*maps)(torch.zeros(1, depth, layout.height, layout.width)).numel()
-    head = [nn.Flatten(), nn.Linear(num_outputs, num_features), nn.ReLU(inplace=True)]
+    head = [FlattenMaps(), nn.Linear(num_outputs, num_features), nn.ReLU(inplace=True)]
     return Stack(first, *maps, *head)
