@@ -26,13 +26,14 @@ CASES: list[Any] = [
     pytest.param("dqn", DictCorridor, {"n_step": 3}, id="dqn-gym-mask"),
     pytest.param("d3qn", MaskedLever, {"prioritized": True, "n_step": 2}, id="d3qn-mask"),
     pytest.param("dqn", MaskedLevers, {"prioritized": True}, id="dqn-masks-choices"),
+    pytest.param("recurrent_dqn", MaskedLevers, {"burn_in": 2, "memory_size": 8}, id="recurrent_dqn-masks-choices"),
     pytest.param("discrete_sac", MaskedLever, {}, id="discrete_sac-mask"),
 ]
 
 
 def arguments(agent: str, settings: dict[str, Any]) -> dict[str, Any]:
     common: dict[str, Any] = {"seed": 7, "hidden": [8], "num_envs": 4, "max_restarts": 0}
-    if find_agent(agent).agent.memory == "replay":
+    if find_agent(agent).agent.memory != "rollout":
         common |= {"buffer_size": 120, "learning_starts": 30, "batch_size": 8, "horizon": 4, "updates_per_step": 0.3}
     else:
         common |= {"horizon": 20, "batch_size": 16, "lr": 0.01}

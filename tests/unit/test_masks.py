@@ -195,23 +195,26 @@ def test_random_actions_are_uniform_among_the_allowed() -> None:
 def run(name: str, env: Any, updates: int, **overrides: Any) -> Learner:
     """Explore, learn and evaluate; the environment raises if a forbidden action is taken."""
     entry = find_agent(name)
-    replay = entry.agent.memory == "replay"
+    replay = entry.agent.memory != "rollout"
     defaults: dict[str, Any] = {"hidden": (8,), "lr": 0.01}
     if replay:
         defaults |= {"buffer_size": 2000, "learning_starts": 40, "batch_size": 16, "updates_per_step": 0.1}
         if "explore_steps" in entry.config.__dataclass_fields__:
             defaults["explore_steps"] = 300
     learner = Learner(name, entry.config(**{**defaults, **entry.preset, **overrides}), env.spec, CPU, 0)
-    actor = GroupActor(env, learner.policy_spec(), 0)
+    actor, horizon = (
+        GroupActor(env, learner.policy_spec(), 0),
+        learner.config.horizon if name == "recurrent_dqn" else 10,
+    )
     for seq in range(updates):
-        learner.update([actor.sample(learner.weights(), 10, seq)])
+        learner.update([actor.sample(learner.weights(), horizon, seq)])
         assert learner.weights().flat.isfinite().all()
     evaluator = Evaluator(type(env)(20), learner.policy_spec())
     assert len(evaluator.score(learner.weights(), 1).returns) == 20
     return learner
 
 
-DISCRETE = ["ppo", "a2c", "dqn", "double_dqn", "dueling_dqn", "d3qn", "discrete_sac"]
+DISCRETE = ["ppo", "a2c", "dqn", "double_dqn", "dueling_dqn", "d3qn", "recurrent_dqn", "discrete_sac"]
 
 
 @pytest.mark.parametrize("name", DISCRETE)
