@@ -82,7 +82,7 @@ def show(title: str, measurements: Iterable[Measurement]) -> list[dict[str, Any]
 
 def environment() -> dict[str, Any]:
     packages = {}
-    for name in ("torch", "gymnasium", "numpy", "stable-baselines3", "elegantrl"):
+    for name in ("torch", "gymnasium", "numpy", "stable-baselines3", "sb3-contrib", "elegantrl"):
         try:
             packages[name] = version(name)
         except PackageNotFoundError:

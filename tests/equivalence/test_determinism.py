@@ -23,6 +23,8 @@ REPLAY: dict[str, Any] = {"buffer_size": 200, "learning_starts": 30, "batch_size
 CASES = [
     ("ppo", "CartPole-v1", {"horizon": 20, "batch_size": 16, "num_epochs": 2, "num_envs": 2, "normalize_obs": True}),
     ("a2c", "TensorPendulum", {"num_envs": 4}),
+    ("a2c", "CartPole-v1", {"num_envs": 3, "memory": "lstm", "memory_size": 6}),
+    ("recurrent_dqn", "CartPole-v1", {**REPLAY, "num_envs": 2, "burn_in": 2, "updates_per_step": 0.3}),
     ("dqn", "CartPole-v1", {**REPLAY, "num_envs": 1}),
     ("sac", "Pendulum-v1", {**REPLAY, "num_envs": 1, "updates_per_step": 0.3}),
 ]

@@ -29,6 +29,10 @@ CASES = [
     pytest.param("ppo", "TensorCartPole", ON_POLICY, id="ppo-TensorCartPole"),
     pytest.param("sac", "Pendulum-v1", REPLAY, id="sac-Pendulum"),
     pytest.param("sac", "TensorPendulum", {**REPLAY, "n_step": 3}, id="sac-TensorPendulum"),
+    pytest.param("ppo", "CartPole-v1", {**ON_POLICY, "memory": "gru", "memory_size": 6}, id="ppo-gru"),
+    pytest.param(
+        "recurrent_dqn", "CartPole-v1", {**REPLAY, "memory": "lstm", "memory_size": 6, "burn_in": 6}, id="recurrent_dqn"
+    ),
 ]
 
 

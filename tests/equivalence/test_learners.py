@@ -128,6 +128,12 @@ ALL_NORMED: dict[str, Any] = {
 }
 
 
+def with_carry(fragment: Fragment, size: int) -> Fragment:
+    """The fragment of a policy with memory."""
+    lanes = fragment.rollout.reward.shape[1]
+    return fragment._replace(rollout=fragment.rollout._replace(carry=(torch.randn(lanes, size),)))
+
+
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 @pytest.mark.parametrize(
     ("name", "settings"),
@@ -136,14 +142,17 @@ ALL_NORMED: dict[str, Any] = {
         ("ppo", {"num_epochs": 5, "batch_size": 48, "target_kl": 0.002}),
         ("a2c", {}),
         ("a2c", {"vtrace": True}),
+        ("ppo", {"num_epochs": 3, "batch_size": 1000, "max_grad_norm": 0.02, "memory": "gru", "memory_size": 5}),
     ],
-    ids=["ppo", "ppo-kl", "a2c", "a2c-vtrace"],
+    ids=["ppo", "ppo-kl", "a2c", "a2c-vtrace", "ppo-gru"],
 )
 def test_two_ranks_equal_one_learner_of_rollouts(name: str, kind: str, settings: dict[str, Any]) -> None:
     settings = ALL_NORMED | settings
     whole, ranks = learner_of(name, kind, settings), pair(name, kind, settings)
     for seq in range(4):
         fragments = fragments_of(kind, seq)
+        if "memory" in settings:
+            fragments = [with_carry(fragment, settings["memory_size"]) for fragment in fragments]
         metrics = whole.update(fragments)
         at_once(lambda rank, fragments=fragments: ranks[rank].update([fragments[rank]]))
         assert metrics["loss/grad_norm"] > settings["max_grad_norm"]  # clipping is at work
