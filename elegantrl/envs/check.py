@@ -27,10 +27,13 @@ def check_env(env: VecEnv, seed: int = 0, steps: int = 200) -> None:
     obs = env.reset(seed)
     _check_obs(env, "reset observation", obs)
     first = _copy(obs)
-    history, copies = [], []
+    history: list[Step] = []
+    copies = []
     for action in actions:
+        before = history[-1].obs if history else obs
         step = raise_faults(env, env.step(action))
         _check_step(env, step)
+        _check_stacks(env, before, step.next_obs)
         history.append(step)
         copies.append(_copy(step._replace(faults=())))
     _require(env, _equal(obs, first), "reset observation", "never written to again", "other values after a step")
@@ -89,6 +92,14 @@ def _check_step(env: VecEnv, step: Step) -> None:
     going = ~(step.terminated | step.truncated)
     same = _equal(tree.rows(step.obs, going), tree.rows(step.next_obs, going))
     _require(env, same, "next_obs", "equal to obs where no episode ended", "other values")
+
+
+def _check_stacks(env: VecEnv, obs: Any, next_obs: Any) -> None:
+    """Refuse stacks of frames that do not move on by one frame with each step; replay relies on it."""
+    before, after = tree.named_leaves(obs), tree.named_leaves(next_obs)
+    for path, leaf in tree.named_leaves(env.spec.obs).items():
+        moved = leaf.stack == 1 or torch.equal(before[path][:, 1:], after[path][:, :-1])
+        _require(env, moved, f"next_obs {path}".strip(), "the stack before the step and one frame more", "other frames")
 
 
 def _check_same(env: VecEnv, step: Step, other: Step, expected: str) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from elegantrl.envs import CartPoleVecEnv, check_env
+from elegantrl.envs import CartPoleVecEnv, TensorEnv, check_env
 from elegantrl.errors import SpecError
-from elegantrl.types import State, Step
+from elegantrl.types import ActionSpec, Leaf, State, Step
 
 
 class Edited(CartPoleVecEnv):
@@ -92,3 +92,23 @@ def test_a_broken_seed_or_state_is_named(broken: Any, parts: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
         check_env(broken(3))
     assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+def test_stacks_that_skip_frames_are_found() -> None:
+    class Skips(TensorEnv):
+        obs = Leaf((3, 2, 2), "uint8", stack=3)
+        action = ActionSpec(choices=(2,))
+        max_episode_steps = 9
+
+        def initial(self, num_rows: int) -> Tensor:
+            return torch.zeros(num_rows, 1)
+
+        def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return state + 2, torch.zeros(len(state)), torch.zeros(len(state), dtype=torch.bool)
+
+        def observe(self, state: Tensor) -> Tensor:
+            frames = (state + torch.tensor([10.0, 11.0, 12.0])).to(torch.uint8)
+            return frames[..., None, None].expand(-1, 3, 2, 2)
+
+    with pytest.raises(SpecError, match="next_obs is expected to be the stack before the step and one frame more"):
+        check_env(Skips(2), steps=20)

@@ -138,6 +138,14 @@ def test_settings(call: Callable[[], Any], parts: list[str]) -> None:
             ["observation_space is Sequence", "expected Box"],
         ),
         (
+            Stub(observation_space=gym.spaces.Dict({"a": gym.spaces.Graph(gym.spaces.Discrete(2), None)})),
+            ["observation_space['a'] is Graph", "expected Box", "leave it out with a wrapper"],
+        ),
+        (
+            Stub(observation_space=gym.spaces.OneOf([gym.spaces.Discrete(2), gym.spaces.Discrete(3)])),
+            ["observation_space is OneOf", "expected Box"],
+        ),
+        (
             Stub(observation_space=gym.spaces.Dict({"a": gym.spaces.Discrete(2)})),
             ["observation that is an array of shape (2,)", "expected a dict with ['a']"],
         ),

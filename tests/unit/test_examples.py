@@ -1,0 +1,38 @@
+"""The examples keep the environment contract and can be trained in."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elegantrl.envs import check_env, make_env
+from elegantrl.runtime.run import RunResult
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SHORT: dict[str, Any] = {"hidden": [8], "horizon": 8, "max_steps": 64, "num_envs": 2, "eval": {"episodes": 2}}
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "agent", "settings"),
+    [
+        ("picture_env", "Catch", "ppo", {"frame_stack": 2}),
+        ("dict_env", "Deliver", "ppo", {}),
+        ("mask_env", "Sort", "dqn", {"learning_starts": 8, "batch_size": 4}),
+        ("tensor_env", "Reach", "ppo", {}),
+    ],
+)
+def test_an_environment_of_an_example(
+    run_quietly: Callable[..., RunResult], tmp_path: Path, file: str, name: str, agent: str, settings: dict[str, Any]
+) -> None:
+    spec = importlib.util.spec_from_file_location(file, EXAMPLES / f"{file}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    env = getattr(module, name)
+    check_env(make_env(env, 3, frame_stack=settings.get("frame_stack")), steps=60)
+    result = run_quietly(agent, env, run_dir=tmp_path / "run", executor="inline", **SHORT, **settings)
+    assert result.summary["updates"] > 0
