@@ -56,7 +56,7 @@ class OnPolicyConfig(AgentConfig):
     """Normalise advantages to mean 0 and variance 1 over the whole rollout."""
     vtrace: bool = False
     """Correct targets for the policy that acted (V-trace), for data that is a few versions old."""
-    log_std_init: float = 0.0
+    log_std_init: float = setting(0.0, actions="continuous")
     """Initial log standard deviation of continuous actions."""
     memory: MemoryKind = "none"
     """Recurrent core that policy and value share, between encoder and head; a minibatch is then a number of lanes over

@@ -24,14 +24,17 @@ def setting(
     lt: float | None = None,
     decides_numbers: bool = True,
     only_with: Mapping[str, Any] | None = None,
+    actions: str | None = None,
 ) -> Any:
     """A field with limits: at least ``ge``, above ``gt``, at most ``le``, below ``lt``.
 
     ``decides_numbers=False`` marks a setting that may differ between a run and its resume. ``only_with`` names other
     settings of the section and the values that give this one an effect; one of them is enough, a tuple lists several
     values, and True matches every value that is not zero, empty or false.
+    ``actions`` names the kind of actions without which the setting has no effect.
     """
-    return field(default=default, metadata=_metadata((ge, gt, le, lt), decides_numbers, only_with))
+    metadata = _metadata((ge, gt, le, lt), decides_numbers, only_with)
+    return field(default=default, metadata=metadata | ({"actions": actions} if actions else {}))
 
 
 def tunable(
@@ -120,6 +123,16 @@ def check_effect(section: Section, names: Iterable[str]) -> None:
         if not any(_holds(getattr(section, other), wanted) for other, wanted in present.items()):
             wanted = " or ".join(_condition(section.section, *pair) for pair in present.items())
             raise ConfigError(f"{section.section}.{name}={value!r} has no effect without {wanted}; add that or drop it")
+
+
+def check_actions(section: Section, kind: str) -> None:
+    """Refuse settings that have no effect with actions of this kind."""
+    for f in used_fields(section):
+        needed, value = f.metadata.get("actions", kind), getattr(section, f.name)
+        if needed != kind and value != f.default:
+            raise ConfigError(
+                f"{section.section}.{f.name}={value!r} has no effect on {kind} actions, only on {needed} ones; drop it"
+            )
 
 
 def _holds(value: Any, wanted: Any) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from .. import __version__
+from ..config.fields import check_actions
 from ..config.run import RunConfig
 from ..devices import pick_device
 from ..envs import env_settings, make_env
@@ -202,6 +203,7 @@ def build_learners(
     device: torch.device,
 ) -> Learners:
     """One learner in this process, or the configured number of learners in processes."""
+    check_actions(config.agent, pool.env_spec.action.kind)
     ranks = config.num_learners
     if config.execute.num_learners == 0:
         executor = InlineExecutor()

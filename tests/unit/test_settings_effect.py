@@ -31,7 +31,6 @@ CASES = [
     for agent in agent_names()
     for kind in KINDS.get(agent, ("continuous",))
 ]
-NOT_YET = {("ppo", "discrete"): {"log_std_init"}, ("a2c", "discrete"): {"log_std_init"}}
 
 
 def doubled(*args: Any, **kwargs: Any) -> nn.Module:
@@ -128,4 +127,4 @@ def test_every_setting_changes_the_run_or_is_refused(
         value = another_value(kind_of_config, f, getattr(default, name))
         if outcome({**needed, name: value}) == plain[repr(needed)]:
             idle.add(name)
-    assert idle == NOT_YET.get((agent, kind), set())
+    assert idle == set()

@@ -219,6 +219,13 @@ def test_a_setting_without_effect_is_refused(agent: str, setting: dict[str, Any]
         resolve_config(agent, "Nowhere-v0", split_overrides(agent, setting))
 
 
+def test_a_setting_of_continuous_actions_is_refused_with_others(run_quietly: Any, tmp_path: Path) -> None:
+    # F6
+    with pytest.raises(ConfigError, match=r"agent\.log_std_init=-1\.0 has no effect on discrete actions, only on cont"):
+        run_quietly("ppo", "TensorCartPole", run_dir=tmp_path / "run", log_std_init=-1.0, max_steps=10)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_setting_with_effect_is_not() -> None:
     resolve_config("sac", "Nowhere-v0", {"agent": {"priority_alpha": 0.7, "prioritized": True}})
     resolve_config(
