@@ -177,7 +177,7 @@ def run(task: Task, seed: int) -> dict[str, Any]:
     run_dir = task.run_dir(seed)
     train = [*cli, "train", task.agent, task.env, *task.flags, "--seed", str(seed), "--run-dir", str(run_dir)]
     if task.target is not None:
-        train += ["--train.target-return", str(task.target)]
+        train += ["--target-return", str(task.target)]
     if any(run_dir.glob("commits/c-*")):
         train.append("--resume")
     else:

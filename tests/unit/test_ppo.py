@@ -284,7 +284,7 @@ def test_the_ratio_of_old_data_counts_once(make_spec: MakeSpec, make_rollout: Ma
         value = a.value(rollout.obs)
         log_ratio = a.policy.dist(rollout.obs).log_prob(rollout.action) - rollout.kept
         flags = (rollout.terminated, rollout.truncated)
-        next_value = a.next_values(rollout, value)
+        next_value = a.next_values(rollout, value, ())
         _, weighed = vtrace(rollout.reward, value, next_value, *flags, log_ratio, 0.99, 0.95)
     dist = a.policy.dist(rollout.obs.flatten(0, 1))
     expected = -(dist.log_prob(rollout.action.flatten()) * weighed.flatten()).mean()
