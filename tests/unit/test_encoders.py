@@ -286,6 +286,7 @@ def batch_of(agent: Any, seen: Tree, kind: str, seed: int) -> Any:
 
 CASES = [(name, kind) for name in agent_names() for kind in ("discrete", "continuous")]
 CASES = [(name, kind) for name, kind in CASES if kind in find_agent(name).agent.actions]
+CASES = [(name, kind) for name, kind in CASES if find_agent(name).agent.memory in ("rollout", "replay")]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
