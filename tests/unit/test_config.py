@@ -38,6 +38,7 @@ def changed(value: Any) -> Any:
     return {
         "constant": "linear",
         "none": "gru",
+        "gru": "lstm",
         "relu": "tanh",
         "default": "orthogonal",
         "orthogonal": "default",
