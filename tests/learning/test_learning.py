@@ -67,7 +67,21 @@ class HomingByChoice(Homing):
         return 0.5 * (action.unsqueeze(1) - 1)
 
 
-HOMING: dict[str, type[TensorEnv]] = {"continuous": Homing, "discrete": HomingByChoice}
+class HomingByTwoChoices(Homing):
+    """The same with two choices: the direction, and whether to push."""
+
+    action = ActionSpec(choices=(2, 2))
+
+    def push(self, action: Tensor) -> Tensor:
+        direction, pushes = action[:, :1] * 2 - 1, action[:, 1:]
+        return 0.5 * direction * pushes
+
+
+HOMING: dict[str, type[TensorEnv]] = {
+    "continuous": Homing,
+    "discrete": HomingByChoice,
+    "multi_discrete": HomingByTwoChoices,
+}
 COMMON: dict[str, Any] = {"hidden": [32], "gamma": 0.9, "lr": 3e-3, "batch_size": 64}
 ROLLOUT: dict[str, Any] = {**COMMON, "num_envs": 8, "horizon": 16, "max_steps": 3072}
 REPLAY: dict[str, Any] = {
@@ -77,7 +91,7 @@ REPLAY: dict[str, Any] = {
 OWN: dict[str, dict[str, Any]] = {
     "a2c": {"horizon": 8, "max_steps": 4096, "lr": 1e-2},
     "redq": {"num_critics": 4, "actor_interval": 2},
-    **{name: {"explore_steps": 400} for name in ("dqn", "double_dqn", "dueling_dqn", "d3qn")},
+    **{name: {"explore_steps": 400} for name in ("dqn", "double_dqn", "dueling_dqn", "d3qn", "recurrent_dqn")},
 }
 
 

@@ -114,7 +114,7 @@ def test_what_an_ensemble_says_of_a_target(make_spec: MakeSpec) -> None:
 @pytest.mark.parametrize("members", [slice(1), slice(1, 3), torch.tensor([2, 0])])
 @pytest.mark.parametrize("normed", [False, True])
 def test_some_members_say_what_they_say_among_all(members: slice | Tensor, normed: bool) -> None:
-    critic = EnsembleCritic(3, 2, NetSpec(hidden=(7, 6)), 3, normed=normed)
+    critic = EnsembleCritic(Leaf((3,)), 2, NetSpec(hidden=(7, 6)), 3, normed=normed)
     for p in critic.parameters():
         nn.init.normal_(p)
     obs, action = torch.randn(10, 3), torch.randn(10, 2)

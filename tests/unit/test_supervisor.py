@@ -529,7 +529,9 @@ def test_every_agent_runs_in_one_process(run_quietly: Run, tmp_path: Path, agent
     # Guards against: R2b, checkpoints that only unpickling can read.
     entry = find_agent(agent)
     env = "TensorPendulum" if "discrete" not in entry.agent.actions else "TensorCartPole"
-    extra = REPLAY if entry.agent.memory == "replay" else {}
+    extra = {} if entry.agent.memory == "rollout" else REPLAY
+    if entry.agent.memory == "fragments":
+        extra = {**extra, "horizon": 8, "burn_in": 4, "updates_per_step": 0.25}
     result = run_quietly(agent, env, run_dir=tmp_path / "r", num_envs=2, max_steps=64, **SMALL, **extra)
     assert result.summary["stop_reason"] == "max_steps"
     assert result.summary["env_steps"] == 64 or agent in ("ppo",)
