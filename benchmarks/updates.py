@@ -32,6 +32,7 @@ from torch.nn.functional import mse_loss
 
 from elegantrl.data.replay import ReplayBuffer
 from elegantrl.execute.settle import keep_freed_memory
+from elegantrl.fast.learning import gradients_of
 from elegantrl.registry import build_agent, find_agent
 from elegantrl.types import ActionSpec, EnvSpec, Rollout
 
@@ -107,6 +108,7 @@ def ours(agent_name: str, spec: EnvSpec, batch_size: int, **settings: Any) -> Ca
     """What the learner does for each update that is due."""
     entry = find_agent(agent_name)
     agent = build_agent(entry, spec, entry.config(batch_size=batch_size, **settings), CPU, seed=0)
+    agent.gradients = gradients_of(agent)  # as in a run
     replay, sampler = ReplayBuffer(ROWS, spec, CPU), torch.Generator().manual_seed(1)
     replay.add(random_rollout(spec))
 
