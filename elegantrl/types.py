@@ -89,6 +89,9 @@ class ActionSpec:
     choices: tuple[int, ...] = ()
     """The number of options of each choice: ``(4,)`` is one choice of four, ``(3, 2, 2)`` three choices at once."""
     dim: int = 0
+    sizes: tuple[int, ...] = ()
+    """How many of the ``dim`` numbers each agent of a team has; empty if all have all. The others are 0. Agents with
+    fewer options than others have a mask instead."""
 
     def __post_init__(self) -> None:
         if bool(self.choices) == bool(self.dim) or min((*self.choices, 1)) < 1 or self.dim < 0:
@@ -139,6 +142,8 @@ class EnvSpec:
     """The return at which the task counts as solved, if its authors name one."""
     num_agents: int | None = None
     """Agents of a team that act together; None for one agent and no axis G."""
+    agent_names: tuple[str, ...] = ()
+    """The names of these agents in the order of G; ``agent_0``, ``agent_1``, ... unless the environment has others."""
     spaces: str = ""
     """JSON of the spaces of one environment (``envs.space_text``) in its own units; empty if the environment takes and
     returns the tensors of ``obs`` and ``action`` themselves."""
@@ -146,6 +151,8 @@ class EnvSpec:
     def __post_init__(self) -> None:
         if isinstance(self.obs, tuple) and self.obs and all(isinstance(size, int) for size in self.obs):
             object.__setattr__(self, "obs", Leaf(self.obs))
+        if self.num_agents is not None and not self.agent_names:
+            object.__setattr__(self, "agent_names", tuple(f"agent_{i}" for i in range(self.num_agents)))
 
     @property
     def team(self) -> tuple[int, ...]:
@@ -202,6 +209,11 @@ def mask_of(obs: Tree) -> Tensor | None:
     return obs.mask if isinstance(obs, Obs) else None
 
 
+def active_of(obs: Tree) -> Tensor | None:
+    """Which agents of a team have not ended [..., G]; None if all are always active."""
+    return obs.active if isinstance(obs, Obs) else None
+
+
 class Fault(NamedTuple):
     """A failure in a lane, after which the lane was reset."""
 
@@ -224,6 +236,7 @@ class Step(NamedTuple):
     faults: tuple[Fault, ...] = ()
     """Lanes that failed and were reset: there the episode ends as truncated with reward 0 and the last observation as
     successor."""
+    won: Tensor | None = None  # [N] bool: whether an episode that ends here was won, of tasks that can be won
 
 
 class Rollout(NamedTuple):
@@ -274,7 +287,7 @@ class Windows(NamedTuple):
 class Episodes(NamedTuple):
     """The K training episodes that ended within a fragment, on the host."""
 
-    returns: np.ndarray  # [K] float64, undiscounted and unscaled; of a team the mean over its agents
+    returns: np.ndarray  # [K] float64, undiscounted and unscaled; of a team the sum over its agents
     lengths: np.ndarray  # [K] int64
 
 

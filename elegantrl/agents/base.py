@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -97,7 +97,7 @@ class Agent(nn.Module, ABC):
     """Pure functions of (parameters, buffers, arguments), which may be compiled or mapped over a population."""
     actions: ClassVar[frozenset[str]] = frozenset({"discrete", "continuous"})
     teams: ClassVar[bool] = False
-    """Whether the agent can train a team (``EnvSpec.num_agents``)."""
+    """Whether the agent trains a team (``EnvSpec.num_agents``); otherwise it trains one agent."""
 
     policy: Policy
     policy_spec: PolicySpec
@@ -116,10 +116,11 @@ class Agent(nn.Module, ABC):
                 f"{type(self).__name__} needs {able} actions, but {spec.name} has {spec.action.kind} ones; "
                 f"choose another agent (`elegantrl agents` lists them)"
             )
-        if spec.num_agents is not None and not self.teams:
+        if (spec.num_agents is not None) != self.teams:
+            found = "has one agent" if spec.num_agents is None else f"has a team of {spec.num_agents}"
             raise SpecError(
-                f"{type(self).__name__} learns for one agent, but {spec.name} has a team of {spec.num_agents}; choose"
-                f" an agent for teams"
+                f"{type(self).__name__} learns for {'a team' if self.teams else 'one agent'}, but {spec.name} {found};"
+                f" choose an agent for {'one' if self.teams else 'teams'} (`elegantrl agents` lists them)"
             )
         self.config = config
         self.hypers = Hypers(config).to(device)
@@ -160,7 +161,8 @@ class Agent(nn.Module, ABC):
 
     def build_policy(self, kind: str, spec: EnvSpec, device: torch.device, **extra: Any) -> Any:
         """The policy of this kind with the config's network settings; other processes rebuild it from its spec."""
-        self.policy_spec = PolicySpec(kind, spec.obs, spec.action, self.config.net(), extra)
+        net = replace(self.config.net(), num_agents=spec.num_agents)
+        self.policy_spec = PolicySpec(kind, spec.obs, spec.action, net, extra)
         return self.policy_spec.build(allow_import=True).to(device)
 
     def schedule(self, env_steps: int) -> None:

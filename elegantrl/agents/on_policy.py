@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import tree
 from ..config.fields import setting, tunable
 from ..errors import ConfigError
-from ..nets.critics import ScaledValueNet, ValueNet
+from ..nets.critics import ScaledValueNet, ValueNet, mean_of
 from ..nets.distributions import Categorical, DiagGaussian
 from ..nets.encoders import ENCODER_ROWS
 from ..nets.layers import BLOCK_ROWS, Init
@@ -27,7 +27,7 @@ from ..nets.networks import NetSpec
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
 from ..nets.recurrent import MemoryKind, first_steps
 from ..tree import Tree
-from ..types import EnvSpec, Metrics, Rollout, Update, mask_of
+from ..types import EnvSpec, Metrics, Rollout, Update, active_of, mask_of
 from .base import Agent, AgentConfig, Schedule
 from .returns import gae, vtrace
 
@@ -76,6 +76,7 @@ class Batch(NamedTuple):
     value_target: Tensor  # [B]
     first: Tensor | None = None  # [B] which steps begin an episode, for a policy with memory
     carry: Tree = ()  # [lanes, ...] its state before the first step
+    active: Tensor | None = None  # [B, G] the agents of a team that have not ended; None if all count
 
 
 class AgentOnPolicy(Agent):
@@ -100,11 +101,15 @@ class AgentOnPolicy(Agent):
         else:
             kind = "categorical" if spec.action.kind == "discrete" else "multi_categorical"
             self.policy = self.build_policy(kind, spec, device)
-        value_net = ScaledValueNet if config.normalize_value else ValueNet
-        self.value = value_net(self.policy.feature_leaves, config.net(), config.layer_norm).to(device)
+        self.value = self.build_value(spec).to(device)
         self.register_buffer("entropy_left", torch.ones((), device=device))
         params = [*self.policy.parameters(), *self.value.parameters()]
         self.step = self.optimizer(params)
+
+    def build_value(self, spec: EnvSpec) -> ValueNet:
+        """The value network on what ``value_inputs`` returns."""
+        build = ScaledValueNet if self.config.normalize_value else ValueNet
+        return build(self.policy.feature_leaves, self.policy_spec.net, self.config.layer_norm)
 
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)
@@ -117,7 +122,7 @@ class AgentOnPolicy(Agent):
             self.observe(batch.obs)
         rows = self.targets(batch)
         if isinstance(self.value, ScaledValueNet):
-            self.value.observe(self.averaging.mean(rows.value_target), self.averaging.variance(rows.value_target))
+            self.value.observe(*self.moments(rows.value_target, rows.active))
         for _ in range(self.config.num_epochs):
             epoch: list[Metrics] = []
             for part in self.minibatches(rows):
@@ -134,12 +139,13 @@ class AgentOnPolicy(Agent):
 
     def minibatches(self, rows: Batch) -> list[Batch]:
         """Minibatches of rows or lanes, shuffled without replacement; a full batch needs no shuffling."""
-        num_rows = rows.logp.shape[-1]
-        size = max(1, self.config.batch_size * num_rows // rows.logp.numel())
+        has_time = rows.first is not None
+        num_rows = rows.logp.shape[int(has_time)]
+        size = max(1, self.config.batch_size // (len(rows.logp) if has_time else 1))
         if num_rows <= size:
             return [rows]
         order = torch.randperm(num_rows, device=rows.logp.device, generator=self.generator)
-        if rows.logp.dim() == 1:
+        if not has_time:
             return tree.split(tree.rows(rows, order), size)
         return [lanes_of(rows, lanes) for lanes in torch.split(order, size)]
 
@@ -155,44 +161,77 @@ class AgentOnPolicy(Agent):
         """The metrics to log, computed from those that the loss returned."""
         return metrics
 
+    def rewards(self, r: Rollout) -> Tensor:
+        """The rewards [T, N] to learn from."""
+        return r.reward * self.config.reward_scale
+
+    def ends(self, r: Rollout) -> tuple[Tensor, Tensor]:
+        """Which steps terminate and which truncate an episode, both [T, N]."""
+        return r.terminated, r.truncated
+
+    def value_inputs(self, obs: Tree, features: Tree) -> Tree:
+        """The input of the value network: what the head of the policy reads."""
+        return features
+
+    def value_active(self, b: Batch) -> Tensor | None:
+        """Which value targets of a minibatch count."""
+        return b.active
+
+    def moments(self, x: Tensor, active: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance of ``x`` over all learners, of its ``active`` elements if given."""
+        if active is None:
+            return self.averaging.mean(x), self.averaging.variance(x)
+        weight = active.expand_as(x).to(x.dtype)
+        total = self.averaging.mean(weight).clamp(min=1e-8)
+        mean = self.averaging.mean(x * weight) / total
+        return mean, self.averaging.mean((x - mean).square() * weight) / total
+
     @torch.no_grad()
     def targets(self, r: Rollout) -> Batch:
         """Advantages and value targets; flattened from [T, N] to [T*N] rows unless the policy has memory."""
-        h = self.hypers
-        reward_TN = r.reward * self.config.reward_scale
+        h, active = self.hypers, active_of(r.obs)
+        reward_TN = self.rewards(r)
         first_TN = None if self.policy.core is None else first_steps(r.terminated | r.truncated)
         value_TN, carry = self.rollout_values(r, first_TN)
         next_value_TN = self.next_values(r, value_TN, carry)
+        ends = self.ends(r)
         if self.config.vtrace:
             features, _ = self.policy.unroll(r.obs, r.carry, first_TN)
             log_ratio_TN = self.policy.dist_from(features, mask_of(r.obs)).log_prob(r.action) - r.kept
             target_TN, advantage_TN = vtrace(
-                reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, log_ratio_TN, h.gamma, h.gae_lambda,
+                reward_TN, value_TN, next_value_TN, *ends, log_ratio_TN, h.gamma, h.gae_lambda,
                 weigh_advantage=not self.ratio_in_loss,
             )  # fmt: skip
         else:
-            advantage_TN = gae(reward_TN, value_TN, next_value_TN, r.terminated, r.truncated, h.gamma, h.gae_lambda)
+            advantage_TN = gae(reward_TN, value_TN, next_value_TN, *ends, h.gamma, h.gae_lambda)
             target_TN = advantage_TN + value_TN
         if self.config.normalize_advantage:
             mean, std = self.averaging.mean(advantage_TN), self.averaging.std(advantage_TN)
+            if active is not None:
+                mean, variance = self.moments(advantage_TN, active)
+                std = variance.sqrt()
             advantage_TN = (advantage_TN - mean) / (std + 1e-8)
-        rows = Batch(r.obs, r.action, r.kept, advantage_TN, target_TN, first_TN, r.carry)
+        rows = Batch(r.obs, r.action, r.kept, advantage_TN, target_TN, first_TN, r.carry, active)
         flat: Batch = tree.flatten(rows, 0, 1) if self.policy.core is None else rows
         return flat
 
     def rollout_values(self, r: Rollout, first_TN: Tensor | None) -> tuple[Tensor, Tree]:
         """Values [T, N] of a rollout's observations, and the policy's carry after each step [T, N, ...]."""
         if self.policy.core is None:
-            return self.values(tree.flatten(r.obs, 0, 1), ()).view_as(r.reward), ()
+            value_B = self.values(tree.flatten(r.obs, 0, 1), ())
+            return value_B.view(*r.terminated.shape, *value_B.shape[1:]), ()
         features, carry = self.policy.unroll(r.obs, r.carry, first_TN)
-        return self.value(features), carry
+        return self.value(self.value_inputs(r.obs, features)), carry
 
     def values(self, obs: Tree, carry: Tree) -> Tensor:
         """Values [B] of observations [B, ...] one step after ``carry``; on a CPU in blocks that fit into its cache."""
         if self.entropy_left.device.type != "cpu":
-            return self.value(self.policy.advance(obs, carry)[0])
+            return self.values_of_block(obs, carry)
         blocks = tree.split((obs, carry), BLOCK_ROWS if self.policy.encoder is None else ENCODER_ROWS)
-        return torch.cat([self.value(self.policy.advance(*block)[0]) for block in blocks])
+        return torch.cat([self.values_of_block(*block) for block in blocks])
+
+    def values_of_block(self, obs: Tree, carry: Tree) -> Tensor:
+        return self.value(self.value_inputs(obs, self.policy.advance(obs, carry)[0]))
 
     def next_values(self, r: Rollout, value_TN: Tensor, carry: Tree) -> Tensor:
         """Values of the true successors. Only the last row and truncated steps need another forward pass."""
@@ -207,11 +246,11 @@ class AgentOnPolicy(Agent):
         features, _ = self.policy.unroll(b.obs, b.carry, b.first)
         dist = self.policy.dist_from(features, mask_of(b.obs))
         policy_loss, metrics = self.policy_loss(dist, b)
-        value_loss = self.value.loss(features, b.value_target)
+        value_loss = self.value.loss(self.value_inputs(b.obs, features), b.value_target, self.value_active(b))
         loss = policy_loss + self.config.value_coef * value_loss
         metrics |= {"loss/policy": policy_loss.detach(), "loss/value": value_loss.detach()}
         if self.config.entropy_coef > 0:  # the entropy takes a tenth of the update
-            entropy = dist.entropy().mean()
+            entropy = mean_of(dist.entropy(), b.active)
             loss = loss - self.hypers.entropy_coef * self.entropy_left * entropy
             metrics["policy/entropy"] = entropy.detach()
         if self.h_term is not None:

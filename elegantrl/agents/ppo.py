@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config.fields import setting, tunable
+from ..nets.critics import mean_of
 from ..nets.distributions import Categorical, DiagGaussian
 from ..types import Metrics
 from .h_term import HTermConfig
@@ -37,7 +38,8 @@ class AgentPPO(AgentOnPolicy):
         log_ratio_B = (dist.log_prob(b.action) - b.logp).clamp(-20, 20)
         # The clipped term is (1 + clip) A for a positive advantage and (1 - clip) A for a negative one.
         limit_B = torch.addcmul(b.advantage, self.hypers.clip, b.advantage.abs())
-        return -torch.minimum(log_ratio_B.exp() * b.advantage, limit_B).mean(), {"log_ratio": log_ratio_B.detach()}
+        gain_B = torch.minimum(log_ratio_B.exp() * b.advantage, limit_B)
+        return -mean_of(gain_B, b.active), {"log_ratio": log_ratio_B.detach()}
 
     def diagnose(self, metrics: Metrics) -> Metrics:
         log_ratio_B = metrics.pop("log_ratio")

@@ -88,7 +88,7 @@ def actor_for(policy: Policy, num_lanes: int) -> NumpyActor | None:
     """
     if type(policy) not in CHOOSE or not isinstance(policy, NetPolicy) or not is_known(policy.net):
         return None
-    if policy.encoder is not None or policy.has_mask:
+    if policy.encoder is not None or policy.has_mask or policy.team:
         return None
     freeze(policy)
     core, choose = core_in_numpy(policy.core, num_lanes), CHOOSE[type(policy)]

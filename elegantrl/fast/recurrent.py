@@ -43,7 +43,8 @@ def unroll_by_hand(module: nn.Module) -> bool:
 
 def is_small(core: Core) -> bool:
     """Whether the core is known here, and small enough to gain."""
-    return type(core) in LOOPS and core.size <= MAX_NUMPY_SIZE and core.input.weight.device.type == "cpu"
+    is_known = type(core) in LOOPS and not core.team
+    return is_known and core.size <= MAX_NUMPY_SIZE and core.input.weight.device.type == "cpu"
 
 
 def agrees(core: Core) -> bool:

@@ -12,24 +12,37 @@ from torch.nn.functional import mse_loss
 from ..errors import ConfigError
 from ..tree import Tree
 from ..types import seen_part, vector_dim
-from .layers import Members, mlp
+from .layers import AgentLinear, Members, mlp
 from .networks import NetSpec
 
 
 class ValueNet(nn.Module):
-    """State value V(s) of the policy's features: [..., F] -> [...]."""
+    """State value V(s) of the policy's features: [..., F] -> [...], or ``num_values`` of them: [..., F] -> [..., V]."""
 
-    def __init__(self, features: Tree, net: NetSpec, normed: bool = False):
+    def __init__(self, features: Tree, net: NetSpec, normed: bool = False, num_values: int | None = None):
         """``features`` are their leaves; if ``normed``, hidden layers are layer-normalised."""
         super().__init__()
-        self.net = net.build(features, 1, normed=normed)
+        self.is_single = num_values is None
+        self.net = net.build(features, num_values or 1, normed=normed)
 
     def forward(self, features: Tree) -> Tensor:
-        return self.net(features).squeeze(-1)
+        return self.net(features).squeeze(-1) if self.is_single else self.net(features)
 
-    def loss(self, features: Tree, target: Tensor) -> Tensor:
-        """Half the mean square error."""
-        return 0.5 * mse_loss(self(features), target)
+    def loss(self, features: Tree, target: Tensor, active: Tensor | None = None) -> Tensor:
+        """Half the mean square error, over the ``active`` elements if given."""
+        return 0.5 * self.square_error(self(features), target, active)
+
+    @staticmethod
+    def square_error(value: Tensor, target: Tensor, active: Tensor | None) -> Tensor:
+        return mse_loss(value, target) if active is None else mean_of((value - target).square(), active)
+
+
+def mean_of(x: Tensor, active: Tensor | None) -> Tensor:
+    """The mean of ``x``, over its ``active`` elements if given; 0 if there are none."""
+    if active is None:
+        return x.mean()
+    active = active.expand_as(x).to(x.dtype)
+    return (x * active).sum() / active.sum().clamp(min=1)
 
 
 class ScaledValueNet(ValueNet):
@@ -44,13 +57,13 @@ class ScaledValueNet(ValueNet):
     MEMORY = 100
     """Target batches over which the statistics are averaged; the weight of older batches decays."""
 
-    def __init__(self, features: Tree, net: NetSpec, normed: bool = False):
-        super().__init__(features, net, normed)
-        self.head = [module for module in self.net.modules() if isinstance(module, nn.Linear)][-1:]
-        if not self.head or self.head[0].out_features != 1:
+    def __init__(self, features: Tree, net: NetSpec, normed: bool = False, num_values: int | None = None):
+        super().__init__(features, net, normed, num_values)
+        self.head = [module for module in self.net.modules() if isinstance(module, nn.Linear | AgentLinear)][-1:]
+        if not self.head or self.head[0].out_features != (num_values or 1):
             raise ConfigError(
                 f"agent.normalize_value=True rescales the last linear layer, but network {net.network!r} ends with none"
-                f" of one output; give it one or set agent.normalize_value=False"
+                f" of {num_values or 1} outputs; give it one or set agent.normalize_value=False"
             )
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("std", torch.ones(()))
@@ -59,8 +72,8 @@ class ScaledValueNet(ValueNet):
     def forward(self, features: Tree) -> Tensor:
         return torch.addcmul(self.mean, self.std, super().forward(features))
 
-    def loss(self, features: Tree, target: Tensor) -> Tensor:
-        return 0.5 * mse_loss(super().forward(features), (target - self.mean) / self.std)
+    def loss(self, features: Tree, target: Tensor, active: Tensor | None = None) -> Tensor:
+        return 0.5 * self.square_error(super().forward(features), (target - self.mean) / self.std, active)
 
     @torch.no_grad()
     def observe(self, target_mean: Tensor, target_variance: Tensor) -> None:
@@ -73,6 +86,7 @@ class ScaledValueNet(ValueNet):
         variance += share * (1 - share) * shift.square()
         mean, std = self.mean + share * shift, variance.sqrt().clamp(min=1e-3)
         (head,) = self.head
+        assert head.bias is not None
         head.weight *= self.std / std
         head.bias.copy_((head.bias * self.std + self.mean - mean) / std)
         self.mean.copy_(mean)

@@ -73,6 +73,34 @@ class EnsembleLayerNorm(nn.Module):
 STACKED = EnsembleLinear, EnsembleLayerNorm
 
 
+class AgentLinear(nn.Module):
+    """A linear layer for each of G agents, whose axis stands before the features: [..., G, I] -> [..., G, K]."""
+
+    def __init__(self, num_agents: int, num_inputs: int, num_outputs: int, bias: bool = True):
+        super().__init__()
+        self.in_features, self.out_features = num_inputs, num_outputs
+        bound = 1 / math.sqrt(num_inputs)
+        self.weight = nn.Parameter(torch.empty(num_agents, num_inputs, num_outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_agents, 1, num_outputs).uniform_(-bound, bound)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x_GBI = x.reshape(-1, *x.shape[-2:]).transpose(0, 1)  # a view: the product reads rows with a stride
+        y_GBK = torch.bmm(x_GBI, self.weight) if self.bias is None else torch.baddbmm(self.bias, x_GBI, self.weight)
+        return y_GBK.transpose(0, 1).reshape(*x.shape[:-1], -1)
+
+
+class AgentLayerNorm(nn.Module):
+    """Layer normalisation with its own gain and offset per agent: [..., G, K] -> [..., G, K]."""
+
+    def __init__(self, num_agents: int, num_features: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_agents, num_features))
+        self.bias = nn.Parameter(torch.zeros(num_agents, num_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.bias, self.weight, layer_norm(x, x.shape[-1:]))
+
+
 def _chosen(layer: EnsembleLinear | EnsembleLayerNorm, members: Members) -> tuple[Tensor, Tensor]:
     # Slicing costs microseconds; the whole ensemble needs none.
     return (layer.weight, layer.bias) if members is ALL else (layer.weight[members], layer.bias[members])
@@ -93,6 +121,9 @@ class Stack(nn.Sequential):
         return x
 
 
+Linear = nn.Linear | EnsembleLinear | AgentLinear
+
+
 def mlp(
     sizes: Sequence[int],
     activation: Activation = "relu",
@@ -100,26 +131,27 @@ def mlp(
     init: Init = "default",
     head_gain: float = 1.0,
     num_members: int | None = None,
+    num_agents: int | None = None,
     normed: bool = False,
 ) -> Stack:
-    """Linear layers with an activation between them; a stack of ``num_members`` of them if given.
+    """Linear layers with an activation between them; a stack of ``num_members`` of them if given, or weights of their
+    own for each of ``num_agents``.
 
     With orthogonal initialisation hidden layers have gain sqrt(2) and the last one ``head_gain``; if ``normed``, the
     inputs of activations are layer-normalised.
     """
+    linear: Callable[[int, int], Linear] = nn.Linear
+    norm: Callable[[int], nn.Module] = nn.LayerNorm
+    if num_members is not None:
+        linear, norm = partial(EnsembleLinear, num_members), partial(EnsembleLayerNorm, num_members)
+    elif num_agents is not None:
+        linear, norm = partial(AgentLinear, num_agents), partial(AgentLayerNorm, num_agents)
     layers: list[nn.Module] = []
-    linears: list[nn.Linear | EnsembleLinear] = []
+    linears: list[Linear] = []
     for num_inputs, num_outputs in pairwise(sizes):
         if linears:  # between two linear layers
-            if normed:
-                layers.append(
-                    nn.LayerNorm(num_inputs) if num_members is None else EnsembleLayerNorm(num_members, num_inputs)
-                )
-            layers.append(ACTIVATIONS[activation]())
-        if num_members is None:
-            linears.append(nn.Linear(num_inputs, num_outputs))
-        else:
-            linears.append(EnsembleLinear(num_members, num_inputs, num_outputs))
+            layers += [norm(num_inputs)] * normed + [ACTIVATIONS[activation]()]
+        linears.append(linear(num_inputs, num_outputs))
         layers.append(linears[-1])
     if init == "orthogonal":
         for layer in linears:
@@ -127,9 +159,9 @@ def mlp(
     return Stack(*layers)
 
 
-def orthogonal_(layer: nn.Linear | nn.Conv2d | EnsembleLinear, gain: float) -> None:
+def orthogonal_(layer: Linear | nn.Conv2d, gain: float) -> None:
     """Orthogonal weights and zero biases, per member of a stack."""
-    for weight in layer.weight if isinstance(layer, EnsembleLinear) else [layer.weight]:
+    for weight in layer.weight if isinstance(layer, EnsembleLinear | AgentLinear) else [layer.weight]:
         nn.init.orthogonal_(weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

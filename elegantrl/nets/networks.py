@@ -32,6 +32,11 @@ class NetSpec:
     observations and gives a module that maps observations [B, ...] to features [B, F]."""
     memory: MemoryKind = "none"
     memory_size: int = 64
+    num_agents: int | None = None
+    """Agents of a team, whose axis G stands before the features; None for one agent."""
+    separate: bool = False
+    """Each agent of a team has weights of its own; otherwise all share them, and the number of an agent is one of its
+    features. Encoders are shared in any case."""
 
     def build_encoder(self, seen: Tree) -> Encoder | None:
         """A module that maps observations to one vector of features; None if the network itself reads observations:
@@ -46,7 +51,13 @@ class NetSpec:
         """The memory between features and head; None if there is none."""
         if self.memory == "none":
             return None
-        return find(self.memory, CORES, "memory")(vector_dim(features), self.memory_size, self.init)  # type: ignore[no-any-return]
+        build = find(self.memory, CORES, "memory")
+        return build(vector_dim(features), self.memory_size, self.init, self.team, self.separate)  # type: ignore[no-any-return]
+
+    @property
+    def team(self) -> tuple[int, ...]:
+        """The axis G as a shape; empty without one."""
+        return () if self.num_agents is None else (self.num_agents,)
 
     def build(self, obs: Tree, num_outputs: int, head_gain: float = 1.0, normed: bool = False) -> Any:
         """A module that maps observations [B, ...] of the leaves ``obs`` to [B, num_outputs]."""
@@ -73,7 +84,8 @@ def linear_layers(obs: Tree, num_outputs: int, net: NetSpec, head_gain: float = 
     ``head_gain`` scales the last layer's orthogonal weights; if ``normed``, hidden layers are layer-normalised.
     """
     sizes = (vector_dim(obs), *net.hidden, num_outputs)
-    return mlp(sizes, net.activation, init=net.init, head_gain=head_gain, normed=normed)
+    num_agents = net.num_agents if net.separate else None
+    return mlp(sizes, net.activation, init=net.init, head_gain=head_gain, num_agents=num_agents, normed=normed)
 
 
 NETWORKS = {"mlp": linear_layers}

@@ -9,12 +9,13 @@ Axes: T steps, N lanes, F inputs, H units of the core.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from .layers import Init
+from .layers import AgentLinear, Init, orthogonal_
 
 MemoryKind = Literal["none", "gru", "lstm"]
 State = tuple[Tensor, ...]
@@ -29,20 +30,21 @@ class Core(nn.Module, ABC):
     recurrent_bias: ClassVar[bool]
     """Whether the recurrent product has a bias of its own; beside that of the inputs most gates need none."""
 
-    def __init__(self, num_inputs: int, size: int, init: Init):
+    def __init__(self, num_inputs: int, size: int, init: Init, team: tuple[int, ...] = (), separate: bool = False):
+        """``team`` is the axis G of a team, which inputs and states then have after N; its agents share the weights
+        unless they are ``separate``."""
         super().__init__()
-        self.size = size
-        self.input = nn.Linear(num_inputs, self.num_gates * size)
-        self.recurrent = nn.Linear(size, self.num_gates * size, bias=self.recurrent_bias)
+        self.size, self.team = size, team
+        linear: Any = partial(AgentLinear, team[0]) if separate else nn.Linear
+        self.input = linear(num_inputs, self.num_gates * size)
+        self.recurrent = linear(size, self.num_gates * size, bias=self.recurrent_bias)
         if init == "orthogonal":
             for layer in (self.input, self.recurrent):
-                nn.init.orthogonal_(layer.weight)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+                orthogonal_(layer, 1.0)
 
     def initial(self, num_lanes: int) -> State:
         """The state at the beginning of an episode."""
-        return (self.recurrent.weight.new_zeros(num_lanes, self.size),) * self.num_parts
+        return (self.recurrent.weight.new_zeros(num_lanes, *self.team, self.size),) * self.num_parts
 
     def forward(self, x: Tensor, state: State) -> State:
         """The state [N, H] after one step with inputs [N, F]."""
@@ -55,7 +57,7 @@ class Core(nn.Module, ABC):
         episodes begin.
         """
         gates_TNK = self.input(x)  # one product for all steps: only the recurrent product depends on the step before
-        keep_TN1 = (~first).to(x.dtype).unsqueeze(-1)
+        keep_TN1 = (~first).to(x.dtype).reshape(*first.shape, *(1,) * (x.dim() - 2))
         states: list[State] = []
         for gates, keep in zip(gates_TNK.unbind(), keep_TN1.unbind(), strict=True):
             state = self.advance(gates, tuple(part * keep for part in state))
@@ -90,7 +92,11 @@ class LSTM(Core):
 
     def advance(self, gates: Tensor, state: State) -> State:
         h, c = state
-        sums, new = torch.split(torch.addmm(gates, h, self.recurrent.weight.t()), [3 * self.size, self.size], -1)
+        if gates.dim() == 2:
+            gates = torch.addmm(gates, h, self.recurrent.weight.t())  # one kernel
+        else:
+            gates = gates + self.recurrent(h)
+        sums, new = torch.split(gates, [3 * self.size, self.size], -1)
         enter, forget, output = sums.sigmoid().chunk(3, -1)
         c = torch.addcmul(forget * c, enter, new.tanh())
         return output * c.tanh(), c

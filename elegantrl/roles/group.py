@@ -203,8 +203,8 @@ def floats(rollout: Rollout) -> list[Tensor]:
 
 
 def team_reward(reward: Tensor) -> Tensor:
-    """Rewards [T, N]: a team's reward is the mean over its agents, so that a shared reward counts once."""
-    return reward if reward.dim() == 2 else reward.mean(-1)
+    """Rewards [T, N]: a team's reward is the sum over its agents."""
+    return reward if reward.dim() == 2 else reward.sum(-1)
 
 
 def _differences(total: np.ndarray, first: np.ndarray) -> np.ndarray:

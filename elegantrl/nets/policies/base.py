@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from ...tree import Tree
-from ...types import ActionSpec, Leaf, mask_of, seen_part
+from ...errors import SpecError
+from ...tree import Tree, map_leaves, named_leaves
+from ...types import ActionSpec, Leaf, mask_of, seen_part, vector_dim
 from ..distributions import Categorical, DiagGaussian
 from ..encoders import Encoder
 from ..networks import NetSpec
@@ -49,14 +50,21 @@ class Policy(nn.Module, ABC):
     core: Core | None
     """The memory between features and head, whose state is the carry; None for a policy without memory."""
     feature_leaves: Tree
-    """The leaves of what the head reads: features, or the output of the memory."""
+    """The leaves of what the head reads: features, or the output of the memory. Of a team those of one agent."""
+    ids: Tensor | None
+    """The numbers of agents that share their weights, one-hot [G, G]: features of theirs; None for other policies."""
+    used: Tensor | None
+    """[G, A] 1 for the numbers that an agent of a team has, 0 for others; None if all agents have all."""
 
     def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec):
         super().__init__()
-        self.action_spec, self.action_dim = action, action.num_outputs
+        self.action_spec, self.action_dim, self.team = action, action.num_outputs, net.team
         seen, self.has_mask = seen_part(obs), mask_of(obs) is not None
         self.norm = build_norm(seen) if net.normalize_obs else nn.Identity()
-        self.encoder, self.core, self.feature_leaves = None, None, seen
+        self.encoder, self.core, self.feature_leaves = None, None, agent_leaves(seen, net.team)
+        self.register_buffer("ids", torch.eye(*net.team) if net.team and not net.separate else None)
+        used = [[float(i < size) for i in range(action.dim)] for size in action.sizes]
+        self.register_buffer("used", torch.tensor(used) if used else None)
 
     def normed(self, obs: Tree) -> Tree:
         """The part of observations that a policy sees, normalised."""
@@ -64,7 +72,10 @@ class Policy(nn.Module, ABC):
 
     def encode(self, normed: Tree) -> Tree:
         """Features [..., F] of observations [..., *shape of the leaf] that are normalised already."""
-        return normed if self.encoder is None else self.encoder(normed)
+        features = normed if self.encoder is None else self.encoder(normed)
+        if self.ids is None:
+            return features
+        return torch.cat([features, self.ids.expand(*features.shape[:-1], -1)], -1)
 
     def features(self, obs: Tree) -> Tree:
         """The input of the memory; without memory that of the network and of a value network beside it: [..., F]."""
@@ -140,9 +151,11 @@ class NetPolicy(Policy):
 
     def __init__(self, obs: Tree, action: ActionSpec, net: NetSpec):
         super().__init__(obs, action, net)
-        self.encoder = net.build_encoder(seen_part(obs))
+        self.encoder = net.build_encoder(self.feature_leaves)
         if self.encoder is not None:
             self.feature_leaves = Leaf((self.encoder.num_features,))
+        if self.ids is not None:
+            self.feature_leaves = Leaf((vector_dim(self.feature_leaves) + len(self.ids),))
         self.core = net.build_core(self.feature_leaves)
         if self.core is not None:
             self.feature_leaves = Leaf((self.core.size,))
@@ -177,6 +190,18 @@ class NetPolicy(Policy):
     @abstractmethod
     def best(self, out: Tensor) -> Tensor:
         """The best known actions for the network's output."""
+
+
+def agent_leaves(seen: Tree, team: tuple[int, ...]) -> Tree:
+    """The leaves of one agent, given those of a team: without the axis G."""
+    if not team:
+        return seen
+    for path, leaf in named_leaves(seen).items():
+        if leaf.shape[:1] != team:
+            raise SpecError(
+                f"the observation {path!r} of a team of {team[0]} is {leaf}, expected {team[0]} as its first axis"
+            )
+    return map_leaves(lambda leaf: Leaf(leaf.shape[1:], leaf.dtype, one_hot=leaf.one_hot), seen)
 
 
 @torch.no_grad()

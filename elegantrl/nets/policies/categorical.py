@@ -33,7 +33,7 @@ class CategoricalPolicy(NetPolicy):
         return masked(self.net(features), mask)
 
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
-        return list(zip(Categorical.noise((num_steps, num_lanes, self.action_dim), generator)))
+        return list(zip(Categorical.noise((num_steps, num_lanes, *self.team, self.action_dim), generator)))
 
     def choose(self, out: Tensor, draw: Draw) -> Tensor:
         return Categorical(out).sample(*draw)

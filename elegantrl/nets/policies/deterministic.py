@@ -43,12 +43,12 @@ class DeterministicPolicy(WarmUpPolicy):
         carry = super().initial_carry(num_lanes)
         if not self.drifts:
             return carry
-        noise = self.random_frac.new_zeros(num_lanes, self.action_dim)
+        noise = self.random_frac.new_zeros(num_lanes, *self.team, self.action_dim)
         return Carry(None, None, noise) if carry == () else carry._replace(noise=noise)
 
     def action(self, normed_obs: Tree) -> Tensor:
         """Actions in [-1, 1], shape [B, A], for observations that are normalised already."""
-        return self.net(self.encode(normed_obs)).tanh()
+        return self.best(self.net(self.encode(normed_obs)))
 
     def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
         normal, *rest = draw
@@ -60,10 +60,11 @@ class DeterministicPolicy(WarmUpPolicy):
 
     def choose(self, out: Tensor, draw: Draw) -> Tensor:
         noise, is_random, uniform, _ = draw
-        return torch.where(is_random, uniform, (out.tanh() + noise).clamp(-1, 1))
+        action = torch.where(is_random, uniform, (out.tanh() + noise).clamp(-1, 1))
+        return action if self.used is None else action * self.used
 
     def best(self, out: Tensor) -> Tensor:
-        return out.tanh()
+        return out.tanh() if self.used is None else out.tanh() * self.used
 
     def logp_above_entropy(self, obs: Tree, action: Tensor) -> Tensor:
         # The log-density of the normal distribution with which it explores.

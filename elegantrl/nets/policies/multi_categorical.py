@@ -24,7 +24,8 @@ class MultiCategoricalPolicy(CategoricalPolicy):
 
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
         choices = self.action_spec.choices
-        return list(zip(Categorical.noise((num_steps, num_lanes, len(choices), max(choices)), generator)))
+        shape = (num_steps, num_lanes, *self.team, len(choices), max(choices))
+        return list(zip(Categorical.noise(shape, generator)))
 
     def kept(self, out: Tensor, action: Tensor) -> Tensor:
         return super().kept(out, action).sum(-1)

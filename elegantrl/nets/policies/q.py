@@ -69,12 +69,13 @@ class QPolicy(NetPolicy):
 
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
         draws: list[Draw] = []
+        shape, device = (num_lanes, *self.team), generator.device
         for _ in range(num_steps):
-            is_random = torch.rand(num_lanes, generator=generator, device=generator.device) < self.epsilon
+            is_random = torch.rand(shape, generator=generator, device=device) < self.epsilon
             if self.has_mask:  # the allowed action with the largest of these is uniform among the allowed ones
-                uniform = torch.rand(num_lanes, self.action_dim, generator=generator, device=generator.device)
+                uniform = torch.rand(*shape, self.action_dim, generator=generator, device=device)
             else:
-                uniform = torch.randint(self.action_dim, (num_lanes,), generator=generator, device=generator.device)
+                uniform = torch.randint(self.action_dim, shape, generator=generator, device=device)
             draws.append((is_random, uniform))
         return draws
 

@@ -62,14 +62,15 @@ class PolicySpec:
         return [*own, *self.net.imports(), *(path for paths in members for path in paths)]
 
     def to_json(self) -> dict[str, Any]:
-        action = {"choices": list(self.action.choices), "dim": self.action.dim}
+        action = {"choices": list(self.action.choices), "dim": self.action.dim, "sizes": list(self.action.sizes)}
         net = self.net.to_json()
         return {"kind": self.kind, "obs": to_state(self.obs), "action": action, "net": net, "kwargs": self.kwargs}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> PolicySpec:
         """The inverse of ``to_json``; KeyError or TypeError if it is not one."""
-        action = ActionSpec(tuple(values["action"]["choices"]), values["action"]["dim"])
+        sizes = values["action"].get("sizes", ())  # files of earlier versions have none
+        action = ActionSpec(tuple(values["action"]["choices"]), values["action"]["dim"], tuple(sizes))
         net = NetSpec.from_json(values["net"])
         return cls(values["kind"], from_state(values["obs"]), action, net, values["kwargs"])
 

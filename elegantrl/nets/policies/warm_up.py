@@ -44,19 +44,19 @@ class WarmUpPolicy(NetPolicy):
     def initial_carry(self, num_lanes: int) -> Tree:
         if self.warm_up_hold == 1:
             return ()
-        held = self.random_frac.new_zeros(num_lanes, self.action_dim)
-        return Carry(held, torch.zeros_like(held[:, :1], dtype=torch.bool), None)
+        held = self.random_frac.new_zeros(num_lanes, *self.team, self.action_dim)
+        return Carry(held, torch.zeros_like(held[..., :1], dtype=torch.bool), None)
 
     def draw(self, num_steps: int, num_lanes: int, generator: Generator) -> list[Draw]:
-        return [self._draw_step((num_lanes, self.action_dim), generator) for _ in range(num_steps)]
+        return [self._draw_step((num_lanes, *self.team, self.action_dim), generator) for _ in range(num_steps)]
 
-    def _draw_step(self, shape: tuple[int, int], generator: Generator) -> Noise:
+    def _draw_step(self, shape: tuple[int, ...], generator: Generator) -> Noise:
         normal_NA = torch.randn(shape, generator=generator, device=generator.device)
         uniform_NA = torch.empty_like(normal_NA).uniform_(-1, 1, generator=generator)
         ends_N1 = None
         if self.warm_up_hold > 1:  # a probability per step, so that actions are held for different numbers of steps
-            ends_N1 = torch.empty_like(normal_NA[:, :1]).uniform_(generator=generator) < 1 / self.warm_up_hold
-        is_random_N1 = torch.empty_like(normal_NA[:, :1]).uniform_(generator=generator) < self.random_frac
+            ends_N1 = torch.empty_like(normal_NA[..., :1]).uniform_(generator=generator) < 1 / self.warm_up_hold
+        is_random_N1 = torch.empty_like(normal_NA[..., :1]).uniform_(generator=generator) < self.random_frac
         return Noise(normal_NA, is_random_N1, uniform_NA, ends_N1)
 
     def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
