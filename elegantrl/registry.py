@@ -23,6 +23,7 @@ from .agents.recurrent_dqn import AgentRecurrentDQN, RecurrentDQNConfig
 from .agents.redq import AgentREDQ, REDQConfig
 from .agents.sac import AgentSAC, SACConfig
 from .agents.td3 import AgentDDPG, AgentTD3, DDPGConfig, TD3Config
+from .agents.team.mappo import AgentMAPPO, MAPPOConfig
 from .errors import ConfigError, did_you_mean
 from .imports import find, is_import_path
 from .rng import derive_seed
@@ -129,6 +130,14 @@ register_agent("discrete_sac", AgentDiscreteSAC, DiscreteSACConfig, "soft actor-
 register_agent("double_dqn", AgentDQN, DQNConfig, "DQN whose online network picks the next action", double=True)
 register_agent("dqn", AgentDQN, DQNConfig, "deep Q-learning; replay; discrete and multi-discrete actions")
 register_agent("dueling_dqn", AgentDQN, DQNConfig, "DQN with a state value and advantages", dueling=True)
+register_agent(
+    "ippo",
+    AgentMAPPO,
+    MAPPOConfig,
+    "PPO for each agent of a team; on-policy; all kinds of actions",
+    central_value=False,
+)
+register_agent("mappo", AgentMAPPO, MAPPOConfig, "PPO for teams with a central value; on-policy; all kinds of actions")
 register_agent(
     "mod_sac", AgentModSAC, ModSACConfig, "SAC that updates its actor less often while its critics are inaccurate"
 )

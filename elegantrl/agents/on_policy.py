@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import tree
 from ..config.fields import setting, tunable
 from ..errors import ConfigError
-from ..nets.critics import ScaledValueNet, ValueNet, mean_of
+from ..nets.critics import ScaledValueNet, ValueNet, mean_of, weight_of
 from ..nets.distributions import Categorical, DiagGaussian
 from ..nets.encoders import ENCODER_ROWS
 from ..nets.layers import BLOCK_ROWS, Init
@@ -173,15 +173,11 @@ class AgentOnPolicy(Agent):
         """The input of the value network: what the head of the policy reads."""
         return features
 
-    def value_active(self, b: Batch) -> Tensor | None:
-        """Which value targets of a minibatch count."""
-        return b.active
-
     def moments(self, x: Tensor, active: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and variance of ``x`` over all learners, of its ``active`` elements if given."""
         if active is None:
             return self.averaging.mean(x), self.averaging.variance(x)
-        weight = active.expand_as(x).to(x.dtype)
+        weight = weight_of(x, active)
         total = self.averaging.mean(weight).clamp(min=1e-8)
         mean = self.averaging.mean(x * weight) / total
         return mean, self.averaging.mean((x - mean).square() * weight) / total
@@ -246,7 +242,7 @@ class AgentOnPolicy(Agent):
         features, _ = self.policy.unroll(b.obs, b.carry, b.first)
         dist = self.policy.dist_from(features, mask_of(b.obs))
         policy_loss, metrics = self.policy_loss(dist, b)
-        value_loss = self.value.loss(self.value_inputs(b.obs, features), b.value_target, self.value_active(b))
+        value_loss = self.value.loss(self.value_inputs(b.obs, features), b.value_target, b.active)
         loss = policy_loss + self.config.value_coef * value_loss
         metrics |= {"loss/policy": policy_loss.detach(), "loss/value": value_loss.detach()}
         if self.config.entropy_coef > 0:  # the entropy takes a tenth of the update

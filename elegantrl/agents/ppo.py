@@ -17,8 +17,8 @@ from .on_policy import AgentOnPolicy, Batch, OnPolicyConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PPOConfig(OnPolicyConfig, HTermConfig):
-    """Settings of PPO."""
+class ClippedConfig(OnPolicyConfig):
+    """Settings of the clipped surrogate."""
 
     horizon: int = setting(128, ge=1)
     num_epochs: int = setting(10, ge=1)
@@ -27,6 +27,11 @@ class PPOConfig(OnPolicyConfig, HTermConfig):
     """How far a probability ratio may move from 1 before its gradient becomes 0."""
     target_kl: float | None = setting(None, gt=0.0)
     """Skip the remaining epochs once the policy has moved this far, on average over an epoch's minibatches."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PPOConfig(ClippedConfig, HTermConfig):
+    """Settings of PPO."""
 
 
 class AgentPPO(AgentOnPolicy):

@@ -41,8 +41,14 @@ def mean_of(x: Tensor, active: Tensor | None) -> Tensor:
     """The mean of ``x``, over its ``active`` elements if given; 0 if there are none."""
     if active is None:
         return x.mean()
-    active = active.expand_as(x).to(x.dtype)
-    return (x * active).sum() / active.sum().clamp(min=1)
+    weight = weight_of(x, active)
+    return (x * weight).sum() / weight.sum().clamp(min=1)
+
+
+def weight_of(x: Tensor, active: Tensor) -> Tensor:
+    """1 for the elements of ``x`` [..., G] whose agent is active, 0 for others. One number for the whole team [..., 1]
+    counts while any of its agents is active."""
+    return (active if active.shape == x.shape else active.any(-1, keepdim=True)).to(x.dtype)
 
 
 class ScaledValueNet(ValueNet):

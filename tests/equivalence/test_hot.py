@@ -20,14 +20,15 @@ from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.data.fragments import Sequences
 from elegantrl.fast.compiled import Compiled
 from elegantrl.fast.learning import gradients_of
-from elegantrl.registry import agent_names, build_agent, find_agent
+from elegantrl.registry import build_agent, find_agent
 from elegantrl.types import EnvSpec, Leaf, Obs, Rollout, Transition
+from tests.names import SINGLE_AGENTS
 
 CPU = torch.device("cpu")
 ROWS, NUM_AGENTS = 12, 3
 CASES = [
     (name, kind, hot)
-    for name in agent_names()
+    for name in SINGLE_AGENTS
     for kind in sorted(find_agent(name).agent.actions)
     for hot in find_agent(name).agent.hot
 ]

@@ -16,8 +16,9 @@ from elegantrl.agents.dqn import AgentDQN, DQNConfig
 from elegantrl.agents.on_policy import Batch
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.envs import TensorEnv
-from elegantrl.registry import agent_names, find_agent, register_agent
+from elegantrl.registry import find_agent, register_agent
 from elegantrl.types import ActionSpec, Rollout
+from tests.names import SINGLE_AGENTS
 
 QUICK: dict[str, dict[str, Any]] = {
     "ppo": {"env": "TensorCartPole", "max_steps": 30_000, "better_than": 400.0},
@@ -96,7 +97,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("agent", "kind"), [(name, kind) for name in agent_names() for kind in sorted(find_agent(name).agent.actions)]
+    ("agent", "kind"), [(name, kind) for name in SINGLE_AGENTS for kind in sorted(find_agent(name).agent.actions)]
 )
 def test_every_agent_learns_a_toy_task(
     run_quietly: Callable[..., elegantrl.RunResult], tmp_path: Path, agent: str, kind: str

@@ -18,9 +18,10 @@ from elegantrl.nets.encoders.layout import layout_of
 from elegantrl.nets.encoders.pictures import Pixels
 from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.normalize import ObsNorm, TreeNorm, TreeStats, build_norm, build_stats
-from elegantrl.registry import agent_names, build_agent, find_agent
+from elegantrl.registry import build_agent, find_agent
 from elegantrl.tree import Tree
 from elegantrl.types import ActionSpec, EnvSpec, Leaf, Rollout, Transition, from_state, to_state
+from tests.names import SINGLE_AGENTS
 
 CPU = torch.device("cpu")
 PICTURE = Leaf((84, 84, 3), "uint8")
@@ -284,7 +285,7 @@ def batch_of(agent: Any, seen: Tree, kind: str, seed: int) -> Any:
     return Transition(obs, action, reward, 0.9 * ~ended, next_obs)
 
 
-CASES = [(name, kind) for name in agent_names() for kind in ("discrete", "continuous")]
+CASES = [(name, kind) for name in SINGLE_AGENTS for kind in ("discrete", "continuous")]
 CASES = [(name, kind) for name, kind in CASES if kind in find_agent(name).agent.actions]
 CASES = [(name, kind) for name, kind in CASES if find_agent(name).agent.memory in ("rollout", "replay")]
 

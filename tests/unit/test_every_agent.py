@@ -18,16 +18,17 @@ from elegantrl.nets.critics import EnsembleCritic, ValueNet
 from elegantrl.nets.layers import EnsembleLinear
 from elegantrl.nets.networks import Dueling
 from elegantrl.nets.normalize import ObsNorm
-from elegantrl.registry import agent_names, build_agent, find_agent
+from elegantrl.registry import build_agent, find_agent
 from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
 from elegantrl.types import EnvSpec, Rollout, Transition
+from tests.names import SINGLE_AGENTS
 
 CPU = torch.device("cpu")
 MakeSpec = Callable[..., EnvSpec]
 MakeRollout = Callable[..., Rollout]
 
-CASES = [(name, kind) for name in agent_names() for kind in sorted(find_agent(name).agent.actions)]
+CASES = [(name, kind) for name in SINGLE_AGENTS for kind in sorted(find_agent(name).agent.actions)]
 """Every agent with every kind of action it takes."""
 
 ENVS = {"discrete": "TensorCartPole", "multi_discrete": Levers, "continuous": "TensorPendulum"}

@@ -22,7 +22,7 @@ from elegantrl.envs import CartPoleVecEnv
 from elegantrl.errors import BudgetSpent, CheckpointError, ConfigError, Diverged, RoleError, StorageError
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.nets.policies import PolicySpec
-from elegantrl.registry import agent_names, find_agent
+from elegantrl.registry import find_agent
 from elegantrl.rng import derive_seed
 from elegantrl.roles.evaluator import Score
 from elegantrl.runtime import training as training_module
@@ -39,6 +39,7 @@ from elegantrl.store.commits import Store
 from elegantrl.store.runlog import RunLog, read_metrics
 from elegantrl.store.trained import TrainedPolicy
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Metrics, Rollout, State, Weights
+from tests.names import SINGLE_AGENTS
 
 Run = Callable[..., elegantrl.RunResult]
 LoadCommit = Callable[[Path], dict[str, Any]]
@@ -523,7 +524,7 @@ SMALL: dict[str, Any] = {"hidden": [8], "eval": {"interval": 10**6, "episodes": 
 REPLAY: dict[str, Any] = {"buffer_size": 500, "learning_starts": 20, "batch_size": 8}
 
 
-@pytest.mark.parametrize("agent", agent_names())
+@pytest.mark.parametrize("agent", SINGLE_AGENTS)
 def test_every_agent_runs_in_one_process(run_quietly: Run, tmp_path: Path, agent: str) -> None:
     # Guards against: R0, a single-process mode that runs for some agents only.
     # Guards against: R2b, checkpoints that only unpickling can read.

@@ -23,10 +23,11 @@ from elegantrl.envs import VecEnv, make_env
 from elegantrl.errors import NonFinite
 from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import CategoricalPolicy, GaussianPolicy, PolicySpec
-from elegantrl.registry import agent_names, find_agent
+from elegantrl.registry import find_agent
 from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Leaf, Rollout, State, Step, Weights
+from tests.names import SINGLE_AGENTS
 
 CPU = torch.device("cpu")
 
@@ -319,7 +320,7 @@ def test_a_replay_agent_normalises_observations() -> None:
     assert torch.equal(learner.memory.ring.obs[:30], fragment.rollout.obs)  # what is stored is what was seen
 
 
-@pytest.mark.parametrize("agent", agent_names())
+@pytest.mark.parametrize("agent", SINGLE_AGENTS)
 def test_learner_continues_from_its_state(agent: str, hash_state: Callable[[Any], str]) -> None:
     # Guards against: R2, a resumed run that differs from an uninterrupted one, or an optimiser that holds dead
     # parameters.
