@@ -65,6 +65,13 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "td3_h_term": ("td3", PENDULUM, {**SHORT_REPLAY, "h_term": True, "h_store": 128}),
     "ddpg_ou": ("ddpg", PENDULUM, {**SHORT_REPLAY, "noise": "ou"}),
     "discrete_sac": ("discrete_sac", CART, {"max_steps": 400, "learning_starts": 100}),
+    "ppo_gru": ("ppo", CART, {"max_steps": 2048, "memory": "gru", "memory_size": 16}),
+    "a2c_lstm": ("a2c", PENDULUM, {"max_steps": 1024, "memory": "lstm", "memory_size": 16}),
+    "recurrent_dqn": ("recurrent_dqn", CART, {"max_steps": 1400, "learning_starts": 200}),
+    "ppo_masks": ("ppo", "Doors", {"max_steps": 2048}),
+    "dqn_masks": ("dqn", "Doors", {"max_steps": 1400}),
+    "ppo_cells": ("ppo", "MiniGrid-Empty-5x5-v0", {"max_steps": 512, "num_envs": 4, "horizon": 64}),
+    "dqn_pixels": ("dqn", "MinAtar/Breakout-v1", {"max_steps": 400, "learning_starts": 100, "buffer_size": 1000}),
     "ppo_processes_lag": ("ppo", CART, {
         "max_steps": 2048, "executor": "process", "num_workers": 2, "max_lag": 1}),
     "sac_processes_lag": ("sac", PENDULUM, {
