@@ -24,7 +24,16 @@ from .games import PACKAGES, installed, make_lane, missing, package_of, register
 from .gymnasium import GymVecEnv
 from .hints import suggest
 from .lanes import lanes_of
-from .tensor import CartPoleVecEnv, ChasingVecEnv, DoorsVecEnv, PendulumVecEnv
+from .tensor import (
+    CartPoleVecEnv,
+    ChasingVecEnv,
+    DoorsVecEnv,
+    PendulumVecEnv,
+    SkirmishVecEnv,
+    SpeakerListenerVecEnv,
+    SpreadVecEnv,
+    TagVecEnv,
+)
 from .tutorial import TutorialVecEnv, is_tutorial_env
 from .vec_env import VecEnv
 from .vector import CARTPOLE_ENTRY_POINT, GymVectorVecEnv, VectorEntryEnv
@@ -44,6 +53,10 @@ register_env("TensorCartPole", CartPoleVecEnv)
 register_env("TensorPendulum", PendulumVecEnv)
 register_env("Chasing", ChasingVecEnv)
 register_env("Doors", DoorsVecEnv)
+register_env("TensorSpread", SpreadVecEnv)
+register_env("TensorTag", TagVecEnv)
+register_env("TensorSpeakerListener", SpeakerListenerVecEnv)
+register_env("TensorSkirmish", SkirmishVecEnv)
 
 
 def env_names() -> list[tuple[str, str]]:

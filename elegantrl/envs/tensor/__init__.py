@@ -5,5 +5,19 @@ from .cartpole import CartPoleVecEnv
 from .chasing import ChasingVecEnv
 from .doors import DoorsVecEnv
 from .pendulum import PendulumVecEnv
+from .skirmish import SkirmishVecEnv
+from .speaker_listener import SpeakerListenerVecEnv
+from .spread import SpreadVecEnv
+from .tag import TagVecEnv
 
-__all__ = ["CartPoleVecEnv", "ChasingVecEnv", "DoorsVecEnv", "PendulumVecEnv", "TensorEnv"]
+__all__ = [
+    "CartPoleVecEnv",
+    "ChasingVecEnv",
+    "DoorsVecEnv",
+    "PendulumVecEnv",
+    "SkirmishVecEnv",
+    "SpeakerListenerVecEnv",
+    "SpreadVecEnv",
+    "TagVecEnv",
+    "TensorEnv",
+]

@@ -34,6 +34,8 @@ class TensorEnv(VecEnv):
     """The tree of ``Leaf`` of any other observation, such as ``Obs`` with a mask or a state."""
     action: ActionSpec
     num_agents: int | None = None
+    agent_names: tuple[str, ...] = ()
+    """The names of a team's agents, unless they are ``agent_0``, ``agent_1``, ..."""
     max_episode_steps: int | None = None
     target_return: float | None = None
 
@@ -47,6 +49,7 @@ class TensorEnv(VecEnv):
             action=self.action,
             num_envs=num_envs,
             num_agents=self.num_agents,
+            agent_names=self.agent_names,
             max_episode_steps=max_episode_steps or self.max_episode_steps,
             target_return=self.target_return,
         )
@@ -73,6 +76,10 @@ class TensorEnv(VecEnv):
         """The observation of ``state``: a tensor [N, O], or a tree like ``obs``."""
         return state
 
+    def won(self, state: Tensor) -> Tensor | None:
+        """Whether an episode that has reached ``state`` is won [N]; None for tasks that cannot be won."""
+        return None
+
     def reset(self, seed: int) -> Tree:
         self.generator.manual_seed(derive_seed(seed, "tensor"))
         self._state = self.initial(self.spec.num_envs)
@@ -94,7 +101,7 @@ class TensorEnv(VecEnv):
         obs = self._restart(state, elapsed, terminated | truncated, next_obs)
         if self._has_mask and self.device.type == "cpu":  # elsewhere reading a mask would wait for the device
             self._refuse_empty_masks(obs)
-        return Step(obs, reward, terminated, truncated, next_obs)
+        return Step(obs, reward, terminated, truncated, next_obs, won=self.won(state))
 
     def _refuse_empty_masks(self, obs: Obs) -> None:
         """A mask must leave an option of each choice to every agent that is active."""
