@@ -33,7 +33,7 @@ def envs_main(argv: list[str]) -> int:
         table.add_row(name, kind)
     Stdout().print(table)
     write_line("Also envpool:ID for any EnvPool task, and module:attribute for an environment of your own.")
-    missing = [package.extra for package in PACKAGES if not installed(package)]
+    missing = dict.fromkeys(package.extra for package in PACKAGES if not installed(package))
     if missing:
         write_line(f"More with pip install 'elegantrl[{','.join(missing)}]'.")
     return 0

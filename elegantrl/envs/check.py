@@ -1,6 +1,6 @@
 """``check_env``: takes random actions and finds the first breach of the environment contract.
 
-Axes: N environment lanes.
+Axes: N environment lanes, G agents of a team.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from torch import Tensor
 from .. import tree
 from ..errors import SpecError
 from ..rng import torch_stream
-from ..types import Leaf, Obs, Step
-from .masks import empty_lanes
+from ..types import Leaf, Obs, Step, active_of
+from .masks import allowed_actions, empty_lanes
 from .vec_env import VecEnv, raise_faults
 
 
 def check_env(env: VecEnv, seed: int = 0, steps: int = 200) -> None:
-    """Take ``steps`` random actions and raise ``SpecError`` at the first breach of the contract."""
+    """Take ``steps`` random actions that masks allow and raise ``SpecError`` at the first breach of the contract."""
     spec = env.spec
     actions = spec.action.random((steps, spec.num_envs, *spec.team), torch_stream(seed, "check_env")).to(env.device)
     if spec.action.kind == "continuous":
@@ -31,9 +31,10 @@ def check_env(env: VecEnv, seed: int = 0, steps: int = 200) -> None:
     copies = []
     for action in actions:
         before = history[-1].obs if history else obs
-        step = raise_faults(env, env.step(action))
+        step = raise_faults(env, env.step(allowed_actions(action, before, spec.action)))
         _check_step(env, step)
         _check_stacks(env, before, step.next_obs)
+        _check_ended_agents(env, before, step)
         history.append(step)
         copies.append(_copy(step._replace(faults=())))
     _require(env, _equal(obs, first), "reset observation", "never written to again", "other values after a step")
@@ -41,11 +42,22 @@ def check_env(env: VecEnv, seed: int = 0, steps: int = 200) -> None:
         _check_same(env, step, copy, "never written to again")
     _check_ends_differ(env, history)
 
-    _require(env, _equal(env.reset(seed), first), "reset observation", "equal under the same seed", "other values")
+    again = env.reset(seed)
+    _require(env, _equal(again, first), "reset observation", "equal under the same seed", "other values")
     half = steps // 2
-    for action, step in zip(actions[:half], history, strict=False):
-        _check_same(env, env.step(action), step, "equal under the same seed and actions")
-    _check_state(env, list(actions[half:]))
+    repeated = _take(env, again, actions[:half])
+    for ours, step in zip(repeated, history, strict=False):
+        _check_same(env, ours, step, "equal under the same seed and actions")
+    _check_state(env, repeated[-1].obs if repeated else again, actions[half:])
+
+
+def _take(env: VecEnv, obs: Any, actions: Tensor) -> list[Step]:
+    """Steps from ``obs`` with actions [T, N, ...], as far as masks allow them."""
+    steps: list[Step] = []
+    for action in actions:
+        steps.append(env.step(allowed_actions(action, obs, env.spec.action)))
+        obs = steps[-1].obs
+    return steps
 
 
 def _require(env: VecEnv, holds: bool, field: str, expected: str, got: str) -> None:
@@ -87,11 +99,30 @@ def _check_step(env: VecEnv, step: Step) -> None:
     _check_tensor(env, "terminated", step.terminated, Leaf((), "bool"))
     _check_tensor(env, "truncated", step.truncated, Leaf((), "bool"))
     _check_obs(env, "next_obs", step.next_obs, step.terminated | step.truncated)
+    if step.won is not None:
+        _check_tensor(env, "won", step.won, Leaf((), "bool"))
+        early = bool((step.won & ~(step.terminated | step.truncated)).any())
+        _require(env, not early, "won", "false where no episode ended", "true in the middle of an episode")
     both = bool((step.terminated & step.truncated).any())
     _require(env, not both, "truncated", "false where terminated is true", "both true")
     going = ~(step.terminated | step.truncated)
     same = _equal(tree.rows(step.obs, going), tree.rows(step.next_obs, going))
     _require(env, same, "next_obs", "equal to obs where no episode ended", "other values")
+
+
+def _check_ended_agents(env: VecEnv, before: Any, step: Step) -> None:
+    """An agent that has ended sees zeros and has no reward; some agent of a team that goes on is active."""
+    active = active_of(before)
+    if active is None:
+        return
+    rewarded = bool((step.reward[~active] != 0).any())
+    _require(env, not rewarded, "reward", "0 for agents that have ended", "another number")
+    for field, obs in (("obs", step.obs), ("next_obs", step.next_obs)):
+        ended = ~obs.active
+        shown = any(bool(leaf[ended].any()) for leaf in tree.leaves(obs.seen))
+        _require(env, not shown, f"{field} seen", "0 for agents that have ended", "other values")
+    empty = bool((~step.obs.active).all(-1).any())
+    _require(env, not empty, "obs active", "true for an agent of each lane", "false for all agents of a lane")
 
 
 def _check_stacks(env: VecEnv, obs: Any, next_obs: Any) -> None:
@@ -131,24 +162,24 @@ def _check_ends_differ(env: VecEnv, history: list[Step]) -> None:
     )
 
 
-def _check_state(env: VecEnv, actions: list[Tensor]) -> None:
+def _check_state(env: VecEnv, obs: Any, actions: Tensor) -> None:
     """Continuing from a saved state must repeat the steps, or at least be deterministic if episodes restart."""
     state = env.state_dict()
     _require(env, _storable(state), "state_dict", "made of dicts, tensors and JSON values", "something else")
     exact = env.exactness != "episode"
     if exact:
-        expected = [env.step(action) for action in actions]
+        expected = _take(env, obs, actions)
         obs = env.load_state_dict(state)
     else:
         obs = env.load_state_dict(state)
-        expected = [env.step(action) for action in actions]
+        expected = _take(env, obs, actions)
         again = env.load_state_dict(state)
         _require(env, _equal(obs, again), "load_state_dict", "deterministic", "other observations")
     _check_obs(env, "observation after load_state_dict", obs)
     kept = env.exactness != "episode" or not exact
     _require(env, kept, "exactness", "what it was before load_state_dict", env.exactness)
-    for action, step in zip(actions, expected, strict=True):
-        _check_same(env, env.step(action), step, "equal after load_state_dict")
+    for ours, step in zip(_take(env, obs, actions), expected, strict=True):
+        _check_same(env, ours, step, "equal after load_state_dict")
 
 
 def _storable(value: Any) -> bool:

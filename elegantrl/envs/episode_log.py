@@ -1,6 +1,6 @@
 """Actions and rewards of open episodes, from which a resumed run replays and verifies them.
 
-Axes: T steps, N environment lanes.
+Axes: T steps, N environment lanes, G agents of a team. Rewards of a team have the axis G after N.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ class EpisodeLog:
         if num_steps == 0:
             return cls(max_steps), started
         shape = (num_steps, len(episodes))
-        all_actions = np.zeros((*shape, *kept[0][0].shape[1:]), dtype=dtype)
-        all_rewards = np.zeros(shape, dtype=np.float32)
+        actions, rewards = max(kept, key=lambda episode: len(episode[1]))  # an empty one may lack further axes
+        all_actions = np.zeros((*shape, *actions.shape[1:]), dtype=dtype)
+        all_rewards = np.zeros((*shape, *rewards.shape[1:]), dtype=np.float32)
         for lane, episode in enumerate(episodes):
-            if episode is not None:
+            if episode is not None and len(episode[1]):
                 started[lane] = start = num_steps - len(episode[1])
                 all_actions[start:, lane], all_rewards[start:, lane] = episode
         return cls(max_steps, all_actions, all_rewards), started
@@ -75,9 +76,10 @@ class EpisodeLog:
 
     def _pack(self) -> None:
         # Concatenating is several times faster than stacking, which adds an axis to each array in Python.
-        shape = (len(self._rewards), *self._actions[0].shape)
-        actions, rewards = np.concatenate(self._actions), np.concatenate(self._rewards)
-        self._chunks.append((actions.reshape(shape), rewards.reshape(shape[:2])))
+        actions, rewards = (
+            np.concatenate(rows).reshape(len(rows), *rows[0].shape) for rows in (self._actions, self._rewards)
+        )
+        self._chunks.append((actions, rewards))
         self._packed += len(self._rewards)
         self._actions, self._rewards = [], []
         self.drop_before(self.first)

@@ -1,4 +1,5 @@
-"""Environments of packages that are imported on demand: Atari, MinAtar, MiniGrid and BabyAI, by their ids."""
+"""Environments of packages that are imported on demand, by their ids: Atari, MinAtar, MiniGrid and BabyAI, and teams in
+Level-Based Foraging and in the robot warehouse."""
 
 from __future__ import annotations
 
@@ -24,12 +25,25 @@ class Package(NamedTuple):
     module: str
     listed: tuple[str, ...]
     """How the ids of its environments begin."""
+    shown: tuple[str, ...] = ()
+    """The ids that a list shows, if the package has too many for a list."""
 
+    def lists(self, env_id: str) -> bool:
+        return env_id in self.shown if self.shown else env_id.startswith(self.listed)
+
+
+FORAGING = tuple(
+    f"Foraging-{task}-v3"
+    for task in ("8x8-2p-2f-coop", "2s-8x8-2p-2f-coop", "10x10-3p-3f", "2s-10x10-3p-3f", "15x15-3p-4f", "15x15-4p-3f")
+)
+WAREHOUSE = tuple(f"rware-{task}-v2" for task in ("tiny-2ag", "tiny-4ag", "small-4ag", "tiny-2ag-hard"))
 
 PACKAGES = (
     Package("atari", "ale_py", ("ALE/",)),
     Package("minatar", "minatar.gym", ("MinAtar/",)),
     Package("minigrid", "minigrid", ("MiniGrid-", "BabyAI-")),
+    Package("marl", "lbforaging", ("Foraging-",), FORAGING),
+    Package("marl", "rware", ("rware-",), WAREHOUSE),
 )
 
 

@@ -23,7 +23,7 @@ from ..tree import Tree
 from ..types import EnvSpec, Fault, State, Step, from_state, to_state
 from .episode_log import Array, EpisodeLog, digest
 from .lane_state import LaneState
-from .lanes import seeded_reset
+from .lanes import seeded_reset, warn_of_restarts
 from .masks import MASK_KEY, empty_lanes, empty_mask, gives_masks, mask_method, mask_size
 from .results import NUMBERS, as_flag, as_number, fault_of, five_values
 from .space_text import describe_spaces
@@ -42,6 +42,9 @@ MAX_RESETS = 10
 class GymVecEnv(VecEnv):
     """N single environments. ``step`` may return five values, or the four of older interfaces with ``done``."""
 
+    _plain_size = 0
+    _plain_dtype: Any = None
+
     def __init__(
         self,
         envs: Sequence[Any],
@@ -58,32 +61,36 @@ class GymVecEnv(VecEnv):
         for field in ("observation_space", "action_space", "reset", "step"):
             if not hasattr(first, field):
                 raise SpecError(f"environment {name!r} has no {field}; expected the interface of gymnasium.Env")
-        self.device = torch.device(device)
-        self.envs = list(envs)
-        self._action = ActionCodec(name, first.action_space, len(self.envs))
-        size = mask_size(name, self._action.spec, masks, first.observation_space, lambda: gives_masks(first, name))
-        self._obs = ObsCodec(name, first.observation_space, size)
+        action = ActionCodec(name, first.action_space, len(envs))
+        size = mask_size(name, action.spec, masks, first.observation_space, lambda: gives_masks(first, name))
+        obs = ObsCodec(name, first.observation_space, size)
         self._has_masks = size is not None
-        uses_method = self._has_masks and not self._obs.gives_mask
-        self._mask_fns = [mask_method(env) if uses_method else None for env in self.envs]
-        self.spec = EnvSpec(
+        uses_method = self._has_masks and not obs.gives_mask
+        self._mask_fns = [mask_method(env) if uses_method else None for env in envs]
+        spec = EnvSpec(
             name=name,
-            obs=self._obs.spec,
-            action=self._action.spec,
-            num_envs=len(self.envs),
+            obs=obs.spec,
+            action=action.spec,
+            num_envs=len(envs),
             max_episode_steps=gym_spec.max_episode_steps if gym_spec else getattr(first, "max_step", None),
             target_return=gym_spec.reward_threshold if gym_spec else None,
             spaces=describe_spaces(first.observation_space, first.action_space),
         )
-        self._tensor = to_device(self.device)
-        self._name, self._num_envs = name, len(self.envs)
         # Size and type of an observation that is written as it is; no type where it has parts or a mask.
-        leaf = self._obs.leaves[0]
-        self._plain_size, self._plain_dtype = leaf.size, leaf.raw_dtype if self._obs.is_plain else None
+        self._plain_size, self._plain_dtype = obs.leaves[0].size, obs.leaves[0].raw_dtype if obs.is_plain else None
+        self._set_up(envs, spec, obs, action, device)
+
+    def _set_up(self, envs: Sequence[Any], spec: EnvSpec, obs: Any, action: Any, device: torch.device | str) -> None:
+        """Prepare the lanes, given the converters of their observations and actions."""
+        self.device = torch.device(device)
+        self.envs, self.spec, self._obs, self._action = list(envs), spec, obs, action
+        self._tensor = to_device(self.device)
+        self._name, self._num_envs = name, num_envs = spec.name, spec.num_envs
+        self._reward_shape = (num_envs, *spec.team)
         self._step_fns = [env.step for env in self.envs]
         self._reset_fns = [seeded_reset(env) for env in self.envs]
         self._lane_states = [LaneState(env, name) for env in self.envs]
-        self._no_lanes = torch.zeros(len(self.envs), dtype=torch.bool, device=self.device)
+        self._no_lanes = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self._restarted = self._no_lanes
         self._diverged = False
         self._begin_run(seed=0)
@@ -107,7 +114,7 @@ class GymVecEnv(VecEnv):
 
     def step(self, action: Tensor) -> Step:
         actions = self._action.decode(action)
-        frame, reward = self._obs.empty(self._num_envs), np.empty(self._num_envs, dtype=np.float32)
+        frame, reward = self._obs.empty(self._num_envs), np.empty(self._reward_shape, dtype=np.float32)
         rows, name, size, dtype = frame[0], self._name, self._plain_size, self._plain_dtype
         ended: dict[int, bool] = {}  # lane -> whether the MDP ended
         for lane, step_fn in enumerate(self._step_fns):
@@ -121,7 +128,7 @@ class GymVecEnv(VecEnv):
                     rows[lane] = obs
                 else:
                     self._put(frame, lane, obs, info, "step")
-                reward[lane] = value if value.__class__ in NUMBERS else as_number(name, value)
+                reward[lane] = value if value.__class__ in NUMBERS else self._as_reward(value)
                 if terminated is not False or truncated is not False:
                     over, cut = as_flag(name, "terminated", terminated), as_flag(name, "truncated", truncated)
                     if over or cut:
@@ -147,10 +154,20 @@ class GymVecEnv(VecEnv):
 
     def _refuse_empty_masks(self, frame: Frame, reward: Array, ended: dict[int, bool]) -> None:
         """A mask that forbids every action is a fault of its lane, unless the episode ends there."""
-        for lane in empty_lanes(frame[-1], self.spec.action, ended):
-            self._faults.append(fault_of(lane, empty_mask(self._name, lane, self._log.end + 1)))
+        masks = self._masks(frame)
+        for lane in empty_lanes(masks, self.spec.action, ended):
+            self._faults.append(fault_of(lane, self._forbids_all(masks, lane, self._log.end + 1)))
             self._copy_lane(lane, frame)
             reward[lane], ended[lane] = 0.0, False
+
+    def _masks(self, frame: Frame) -> Array:
+        return frame[-1]
+
+    def _forbids_all(self, masks: Array, lane: int, step: int) -> SpecError:
+        return empty_mask(self._name, lane, step)
+
+    def _as_reward(self, value: Any) -> Any:
+        return as_number(self._name, value)
 
     def _take_faults(self) -> tuple[Fault, ...]:
         """The faults since the last step, among them those of ``reset_lanes``."""
@@ -198,8 +215,8 @@ class GymVecEnv(VecEnv):
         except Exception as error:
             raise SpecError(f"environment {self.spec.name!r}: reset fails: {format_error(error)}") from error
         self._put(frame, lane, obs, info, "reset")
-        if self._has_masks and empty_lanes(frame[-1][lane : lane + 1], self.spec.action):
-            raise empty_mask(self.spec.name, lane, self._log.end)
+        if self._has_masks and empty_lanes((masks := self._masks(frame))[lane : lane + 1], self.spec.action):
+            raise self._forbids_all(masks, lane, self._log.end)
 
     def _put(self, frame: Frame, lane: int, obs: Any, info: Any, source: str) -> None:
         """Write an observation into ``frame``, with its mask where masks are asked for."""
@@ -277,7 +294,7 @@ class GymVecEnv(VecEnv):
             replayed.append(None)
         self._diverged = self._diverged or state["diverged"] or num_diverged > 0
         self._restarted = torch.tensor([episode is None for episode in replayed], device=self.device)
-        self._warn_of_restarts(num_diverged, replayed.count(None) - num_diverged)
+        warn_of_restarts(self._name, num_diverged, replayed.count(None) - num_diverged, num_envs, MAX_LOG_STEPS)
         self._log, self._started = EpisodeLog.aligned(MAX_LOG_STEPS, replayed, self._action.dtype)
         return self._observe(frame)
 
@@ -303,33 +320,19 @@ class GymVecEnv(VecEnv):
     def _replay(self, lane: int, before: State | None, actions: Array, frame: Frame) -> Array | None:
         """Take ``actions`` [T, ...] from the start of the lane's open episode, leave the last observation in ``frame``
         and return the rewards [T]; None if the episode ends or fails, which it did not the first time."""
-        name, rewards = self.spec.name, np.empty(len(actions), dtype=np.float32)
+        name, rewards = self.spec.name, np.empty((len(actions), *self.spec.team), dtype=np.float32)
         self._begin_from(lane, before, frame)
         try:
             for i, action in enumerate(actions):
                 obs, reward, terminated, truncated, info = five_values(name, self._step_fns[lane](action))
                 self._put(frame, lane, obs, info, "step")
-                rewards[i] = as_number(name, reward)
+                rewards[i] = self._as_reward(reward)
                 if as_flag(name, "terminated", terminated) or as_flag(name, "truncated", truncated):
                     return None
         except Exception:
             log.debug("environment %r fails when it is replayed", name, exc_info=True)
             return None
         return rewards
-
-    def _warn_of_restarts(self, num_diverged: int, num_dropped: int) -> None:
-        if num_diverged:
-            log.warning(
-                "environment %r: %d of %d lanes restart their open episodes, which came out differently when replayed;"
-                " if its state outlives an episode give it get_state() and set_state(state)",
-                *(self.spec.name, num_diverged, self.spec.num_envs),
-            )
-        if num_dropped:
-            log.warning(
-                "environment %r: %d of %d lanes restart their open episodes, which are longer than the %d steps kept"
-                " for replay",
-                *(self.spec.name, num_dropped, self.spec.num_envs, MAX_LOG_STEPS),
-            )
 
     def close(self) -> None:
         for env in self.envs:

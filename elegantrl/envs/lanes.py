@@ -1,4 +1,4 @@
-"""Copies of a single environment as lanes, and a common function to reset each."""
+"""Copies of a single environment as lanes, a common function to reset each, and what a resume says about them."""
 
 from __future__ import annotations
 
@@ -45,15 +45,33 @@ def seeded_reset(env: Any) -> Callable[[int], tuple[Any, Any]]:
     """``reset`` as a function from a seed to the first observation and info, for newer and older interfaces."""
     parameters = inspect.signature(env.reset).parameters.values()
     takes_seed = any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
+    seed_method = getattr(env, "seed", None)  # without a parameter it tells a seed instead
+    takes_own_seed = callable(seed_method) and bool(inspect.signature(seed_method).parameters)
 
     def reset(seed: int) -> tuple[Any, Any]:
         if takes_seed:
             result = env.reset(seed=seed)
         else:
-            if hasattr(env, "seed"):
+            if takes_own_seed:
                 env.seed(seed)
             result = env.reset()
         with_info = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         return (result[0], result[1]) if with_info else (result, {})
 
     return reset
+
+
+def warn_of_restarts(name: str, num_diverged: int, num_dropped: int, num_envs: int, max_steps: int) -> None:
+    """Say in how many lanes a resume could not restore the open episodes, and why."""
+    if num_diverged:
+        log.warning(
+            "environment %r: %d of %d lanes restart their open episodes, which came out differently when replayed;"
+            " if its state outlives an episode give it get_state() and set_state(state)",
+            *(name, num_diverged, num_envs),
+        )
+    if num_dropped:
+        log.warning(
+            "environment %r: %d of %d lanes restart their open episodes, which are longer than the %d steps kept for"
+            " replay",
+            *(name, num_dropped, num_envs, max_steps),
+        )

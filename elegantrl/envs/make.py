@@ -6,6 +6,7 @@ import copy
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ from .games import PACKAGES, installed, make_lane, missing, package_of, register
 from .gymnasium import GymVecEnv
 from .hints import suggest
 from .lanes import lanes_of
+from .pettingzoo import maker_of, missing_package, mpe_names
+from .teams import is_team, make_team
 from .tensor import (
     CartPoleVecEnv,
     ChasingVecEnv,
@@ -60,7 +63,8 @@ register_env("TensorSkirmish", SkirmishVecEnv)
 
 
 def env_names() -> list[tuple[str, str]]:
-    """The (name, kind) of every environment that works here: registered ones, then Gymnasium's newest versions."""
+    """The (name, kind) of every environment that works here: registered ones, then Gymnasium's newest versions, then
+    those of ``mpe2``. A package with thousands of variants has some of them listed."""
     names = [(name, "tensor") for name in _factories]
     packages = [package for package in PACKAGES if installed(package)]
     for each in packages:
@@ -71,8 +75,8 @@ def env_names() -> list[tuple[str, str]]:
         family = _family(spec)
         if family in _MODULES and _installed(_MODULES[family]):
             names.append((spec.id, family))
-        names += [(spec.id, each.extra) for each in packages if spec.id.startswith(each.listed)]
-    return names
+        names += [(spec.id, each.extra) for each in packages if each.lists(spec.id)]
+    return names + [(name, "marl") for name in mpe_names()]
 
 
 class _Wanted(NamedTuple):
@@ -98,7 +102,9 @@ def make_env(
 
     ``env`` is a registered name, a Gymnasium id, also of Atari, MinAtar and MiniGrid, ``envpool:ID``,
     ``module.path:attribute``, a class, a function, or an instance of ``gymnasium.Env``,
-    ``gymnasium.vector.VectorEnv`` or ``VecEnv``.
+    ``gymnasium.vector.VectorEnv`` or ``VecEnv``. Teams of agents have the parallel API of PettingZoo
+    (``mpe2:simple_spread_v3``), tuples of actions and observations (``Foraging-8x8-2p-2f-coop-v3``), or the interface
+    of SMAC.
 
     A class or function that takes ``slot`` gets the number of the environment within the run, counted from
     ``first_slot``; environments of an evaluation have none, and play Atari games to their end for their own rewards.
@@ -191,6 +197,8 @@ def _adapt(env: Any, name: str | None, wanted: _Wanted, lanes: Callable[[], list
         if env.unwrapped is env and env.spec is not None and not hasattr(env, "env_fns"):
             return _make_gymnasium(_gymnasium_spec(env.spec.id), *_as_made(env, wanted))
         return GymVectorVecEnv(env, name, wanted.device, wanted.masks)
+    if is_team(env):
+        return make_team(lanes(), name, wanted.device, wanted.masks)
     if hasattr(env, "step_async") and hasattr(env, "step_wait"):
         raise SpecError(
             f"environment {type(env).__name__!r} is a vector environment of Stable-Baselines3, which does not keep the"
@@ -225,7 +233,7 @@ def _imported(module_name: str, path: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except ImportError as error:
-        raise SpecError(
+        raise missing_package(path, error) or SpecError(
             f"environment {path!r}: cannot import {module_name!r} ({_one_line(error)}); is its folder on PYTHONPATH?"
         ) from error
     except Exception as error:
@@ -234,11 +242,15 @@ def _imported(module_name: str, path: str) -> Any:
 
 def _attribute(module: Any, attribute: str, path: str) -> Any:
     known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-    found = getattr(module, attribute, None)
+    parts = [part.name for part in pkgutil.iter_modules(getattr(module, "__path__", []))]
+    if attribute in parts and not callable(vars(module).get(attribute)):  # a module of PettingZoo
+        found = maker_of(_imported(f"{module.__name__}.{attribute}", path))
+    else:
+        found = vars(module).get(attribute)
     if not callable(found):
         raise SpecError(
             f"environment {path!r}: {module.__name__} has no class or function {attribute!r};"
-            f" {suggest(attribute, known, 'check its spelling')}"
+            f" {suggest(attribute, known + parts, 'check its spelling')}"
         )
     return found
 
@@ -290,6 +302,8 @@ def _make_gymnasium(spec: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEn
         raise _missing(spec, error) from error
     except (TypeError, ValueError, gym.error.Error) as error:
         raise ConfigError(f"environment {spec.id!r} cannot be made with {kwargs}: {_one_line(error)}") from error
+    if is_team(lanes[0]):
+        return make_team(lanes, spec.id, device, wanted.masks)
     made = GymVecEnv(lanes, spec.id, device, wanted.masks)
     made.usual_frames = usual_frames(spec, kwargs)
     return made

@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..errors import SpecError
-from ..types import ActionSpec
+from ..tree import Tree
+from ..types import ActionSpec, mask_of
 from .lane_state import LaneState
 from .lanes import seeded_reset
 
@@ -94,8 +97,25 @@ def empty_lanes(mask: NDArray[np.bool_], action: ActionSpec, ended: Iterable[int
     return [] if allows.all() else sorted(set(np.flatnonzero(~allows).tolist()) - set(ended))
 
 
-def empty_mask(name: str, lane: int, step: int) -> SpecError:
+def allowed_actions(action: Tensor, obs: Tree, spec: ActionSpec) -> Tensor:
+    """``action`` [N, ...] with each option that the mask of ``obs`` forbids replaced by one that it allows.
+
+    Options drawn uniformly stay uniform up to the remainder of a division.
+    """
+    mask = mask_of(obs)
+    if mask is None:
+        return action
+    taken = action.unsqueeze(-1) if len(spec.choices) == 1 else action  # [N, (G,) C]
+    columns = []
+    for chosen, allowed in zip(taken.unbind(-1), torch.split(mask, list(spec.choices), -1), strict=True):
+        place = chosen % allowed.sum(-1).clamp(min=1)  # among the allowed options
+        columns.append((allowed & (allowed.cumsum(-1) - 1 == place.unsqueeze(-1))).int().argmax(-1))
+    return columns[0] if len(spec.choices) == 1 else torch.stack(columns, -1)
+
+
+def empty_mask(name: str, lane: int, step: int, whom: str = "") -> SpecError:
+    """``whom`` names an agent of a team."""
     return SpecError(
-        f"environment {name!r}: the action mask of lane {lane} forbids every action at step {step}; allow at least one,"
-        f" or end the episode there"
+        f"environment {name!r}: the action mask of lane {lane} forbids every action{whom} at step {step}; allow at"
+        f" least one, or end the episode there"
     )

@@ -17,7 +17,10 @@ MAX_NUMBERS = 10_000_000
 
 
 def describe_spaces(observation: Any, action: Any) -> str:
-    """JSON text of the spaces of one environment; None for an observation that a policy gets unchanged."""
+    """JSON text of the spaces of one environment; None for an observation that a policy gets unchanged.
+
+    Those of a team are Dict spaces with a space for each agent under its name, in the order of its agents.
+    """
     shown = None if observation is None else _describe(observation)
     return json.dumps({"observation": shown, "action": _describe(action)})
 
@@ -83,7 +86,8 @@ def _build(described: dict[str, Any], depth: int) -> Any:
             _check_size(shape)
             return spaces.MultiBinary(shape)
         case {"kind": "dict", "spaces": dict(parts)}:
-            return spaces.Dict({key: _build(part, depth + 1) for key, part in parts.items()})
+            # From pairs: a mapping would be sorted, but the order of a team's agents counts.
+            return spaces.Dict([(key, _build(part, depth + 1)) for key, part in parts.items()])
         case {"kind": "tuple", "spaces": list(parts)}:
             return spaces.Tuple([_build(part, depth + 1) for part in parts])
     raise ValueError("its spaces are of no known kind")

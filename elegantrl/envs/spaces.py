@@ -100,9 +100,10 @@ class LeafCodec:
 class ObsCodec:
     """Observations of one space, which may be a tree, with or without a mask of the actions that may be taken."""
 
-    def __init__(self, name: str, space: Any, mask_size: int | None = None):
-        """``mask_size``: return ``Obs`` with masks of that many actions; None: leave masks out."""
-        self.name = name
+    def __init__(self, name: str, space: Any, mask_size: int | None = None, path: str = ""):
+        """``mask_size``: return ``Obs`` with masks of that many actions; None: leave masks out. ``path`` is a part of
+        error messages."""
+        self.name, self._path = name, path
         self._mask_size = mask_size
         self.leaves: list[LeafCodec] = []
         self._has_mask_key = isinstance(space, spaces.Dict) and MASK_KEY in space.spaces
@@ -110,7 +111,7 @@ class ObsCodec:
         parts.pop(MASK_KEY, None)
         # {"observation": ..., "action_mask": ...} is an observation with a mask, not a tree with one part.
         self._only_key = next(iter(parts)) if self._has_mask_key and len(parts) == 1 else None
-        seen = self._add(parts[self._only_key] if self._only_key else space, "")
+        seen = self._add(parts[self._only_key] if self._only_key else space, path)
         self.is_plain = len(self.leaves) == 1 and isinstance(seen, Leaf) and mask_size is None and not self._only_key
         mask: Any = None if mask_size is None else Leaf((mask_size,), "bool")
         self.spec: Tree = seen if mask is None else Obs(seen, mask)
@@ -122,7 +123,7 @@ class ObsCodec:
 
     def _add(self, space: Any, path: str) -> Tree:
         if isinstance(space, spaces.Dict):
-            keys = [key for key in space.spaces if path or key != MASK_KEY]
+            keys = [key for key in space.spaces if path != self._path or key != MASK_KEY]
             return {key: self._add(space.spaces[key], f"{path}[{key!r}]") for key in keys}
         if isinstance(space, spaces.Tuple):
             return tuple(self._add(part, f"{path}[{i}]") for i, part in enumerate(space.spaces))
@@ -144,7 +145,7 @@ class ObsCodec:
         if self._has_mask_key and isinstance(obs, dict):
             mask = obs.get(MASK_KEY)
             obs = obs.get(self._only_key) if self._only_key else obs
-        parts = list(self._parts(self.spec.seen if self._mask_size is not None else self.spec, obs, source, ""))
+        parts = list(self._parts(self.spec.seen if self._mask_size is not None else self.spec, obs, source, self._path))
         for leaf, rows, part in zip(self.leaves, frame, parts, strict=False):
             rows[lane] = leaf.check_first(part) if source == "reset" else leaf.check(part, source)
         if self._mask_size is not None:
@@ -211,7 +212,8 @@ class ActionCodec:
     A bounded number is rescaled from [-1, 1] to its bounds and clipped; an unbounded one passes unchanged.
     """
 
-    def __init__(self, name: str, space: Any, num_envs: int):
+    def __init__(self, name: str, space: Any, num_envs: int, path: str = ""):
+        """``path`` is a part of error messages."""
         self.name = name
         self.num_envs = num_envs
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -235,8 +237,8 @@ class ActionCodec:
             self.decode = self._decode_numbers
         else:
             raise SpecError(
-                f"environment {name!r}: action_space is {_kind(space)}, expected Discrete, MultiDiscrete, MultiBinary"
-                f" or a Box of floats"
+                f"environment {name!r}: action_space{path} is {_kind(space)}, expected Discrete, MultiDiscrete,"
+                f" MultiBinary or a Box of floats"
             )
         self._shape = (num_envs, *self.spec.leaf.shape)
         self._batch_shape = (num_envs, *space.shape)

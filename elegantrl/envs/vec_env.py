@@ -16,6 +16,7 @@ from ..errors import RoleError, SpecError
 from ..rng import torch_stream
 from ..tree import Tree
 from ..types import EnvSpec, State, Step
+from .masks import allowed_actions
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +79,10 @@ class VecEnv(ABC):
 
 def try_one_step(env: VecEnv) -> None:
     """Refuse an environment whose steps do not fit its spaces; other faults count against the budget of a run."""
-    env.reset(0)
-    spec = env.spec
+    obs, spec = env.reset(0), env.spec
     action = spec.action.random((spec.num_envs, *spec.team), torch_stream(0, "try_one_step"))
     try:
-        step = env.step(action.to(env.device))
+        step = env.step(allowed_actions(action.to(env.device), obs, spec.action))
     except SpecError:
         raise
     except Exception:

@@ -21,6 +21,7 @@ from ..agents.sac import SACConfig
 from ..config.run import RunConfig
 from ..config.sections import ExecuteConfig
 from ..envs import GymVecEnv, make_env
+from ..envs.masks import allowed_actions
 from ..envs.vec_env import VecEnv
 from ..errors import ConfigError, ElegantRLError
 from ..execute.limit import time_limit
@@ -199,12 +200,15 @@ def step_cost(env: VecEnv) -> Cost:
     generator = torch.Generator().manual_seed(0)
     spec = env.spec
     with torch.inference_mode():
-        env.reset(0)
+        obs = env.reset(0)
         start, start_processor, switches, steps = time.perf_counter(), time.process_time(), voluntary_switches(), 0
         while steps < PROBE_STEPS and time.perf_counter() - start < PROBE_SECONDS:
             try:
-                if env.step(spec.action.random((spec.num_envs, *spec.team), generator)).faults:
+                action = spec.action.random((spec.num_envs, *spec.team), generator)
+                step = env.step(allowed_actions(action, obs, spec.action))
+                if step.faults:
                     break
+                obs = step.obs
             except ElegantRLError:
                 raise
             except Exception:  # a fault of the environment: the run handles and reports it
