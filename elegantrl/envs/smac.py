@@ -67,7 +67,7 @@ class SmacLane(TeamLane):
                 f"environment {self.name!r}: step returned {result!r:.60}, expected reward, terminated, info"
             )
         reward, ended, info = result
-        rewards = shared_reward(as_number(self.name, reward), self.num_agents)
+        rewards = shared_reward(as_number(self.name, reward), self.active)
         ended, info = as_flag(self.name, "terminated", ended), info or {}
         self._num_steps += 1
         obs = self._shown()

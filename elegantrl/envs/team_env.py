@@ -146,6 +146,7 @@ def team_rewards(name: str, agents: Sequence[str], rewards: Sequence[Any]) -> Ar
     return array.astype(np.float32)
 
 
-def shared_reward(reward: float, num_agents: int) -> Array:
-    """The reward of a whole team as equal shares [G], so that their sum is the team's."""
-    return np.full(num_agents, reward / num_agents, dtype=np.float32)
+def shared_reward(reward: float, active: Sequence[bool]) -> Array:
+    """The reward of a whole team as equal shares [G] of the agents that acted, so that their sum is the team's."""
+    shares = np.asarray(active, dtype=np.float32)
+    return shares * np.float32(reward / max(int(shares.sum()), 1))

@@ -58,7 +58,7 @@ class TupleLane(TeamLane):
         if isinstance(value, list | tuple | np.ndarray) and np.shape(value) != ():
             rewards = team_rewards(self.name, self.agents, list(value))
         else:
-            rewards = shared_reward(as_number(self.name, value), self.num_agents)
+            rewards = shared_reward(as_number(self.name, value), self.active)
         flags = as_flag(self.name, "terminated", terminated), as_flag(self.name, "truncated", truncated)
         return self._shown(obs, "step"), rewards, *flags, {}
 

@@ -13,10 +13,12 @@ import pytest
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from team_worlds import Battle, Pair, Relay
 from torch import Tensor
 
 from elegantrl import tree
 from elegantrl.envs import TensorEnv, VecEnv, check_env, make_env
+from elegantrl.envs.masks import allowed_actions
 from elegantrl.errors import SpecError
 from elegantrl.types import ActionSpec, Leaf, Obs, Step
 
@@ -210,6 +212,18 @@ ENVS["dict stack sync"] = lambda: make_env(
     SyncVectorEnv([partial(Tree, "dict")] * 3, autoreset_mode=AutoresetMode.SAME_STEP), frame_stack=2
 )
 ENVS["tensor team"] = lambda: make_env(TensorTree, 3)
+ENVS |= {
+    "mpe2": lambda: make_env("mpe2:simple_spread_v3", 2, N=2, max_cycles=9),
+    "mpe2 unlike agents": lambda: make_env("mpe2:simple_speaker_listener_v4", 2, max_cycles=9),
+    "mpe2 continuous": lambda: make_env("mpe2:simple_speaker_listener_v4", 2, max_cycles=9, continuous_actions=True),
+    "foraging": lambda: make_env("Foraging-5x5-2p-1f-coop-v3", 2),
+    "warehouse": lambda: make_env("rware-tiny-2ag-v2", 2, max_steps=13),
+    "PettingZoo": lambda: make_env(Relay, 3),
+    "PettingZoo continuous": lambda: make_env(Relay, 3, continuous=True, whole=True),
+    "PettingZoo instance": lambda: make_env(Relay(whole=True), 3),
+    "tuples": lambda: make_env(Pair, 3),
+    "SMAC": lambda: make_env(Battle, 3),
+}
 
 COUNTING: dict[str, Callable[[], VecEnv]] = {
     "lanes": lambda: make_env(Counting, 4),
@@ -241,12 +255,17 @@ def actions_of(env: VecEnv, steps: int, seed: int = 0) -> Tensor:
     return env.spec.action.random((steps, env.spec.num_envs, *env.spec.team), generator)
 
 
-def run(env: VecEnv, actions: Tensor) -> list[Step]:
-    return [env.step(action) for action in actions]
+def run(env: VecEnv, actions: Tensor, obs: Any) -> list[Step]:
+    """Steps from ``obs``, with other actions where masks forbid those."""
+    steps: list[Step] = []
+    for action in actions:
+        steps.append(env.step(allowed_actions(action, obs, env.spec.action)))
+        obs = steps[-1].obs
+    return steps
 
 
 def same(left: list[Step], right: list[Step]) -> bool:
-    return all(equal(x[:5], y[:5]) for x, y in zip(left, right, strict=True))
+    return all(equal((*x[:5], x.won), (*y[:5], y.won)) for x, y in zip(left, right, strict=True))
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -315,9 +334,9 @@ def test_a_mask_that_forbids_all_is_an_error_that_names_environment_lane_and_ste
     with pytest.raises(SpecError, match="'Blocked': the action mask of lane 0 forbids every action at step 0"):
         make_env(Blocked, 2, at=0).reset(0)
     vector = make_env(SyncVectorEnv([Blocked] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
-    vector.reset(1)
+    obs = vector.reset(1)
     with pytest.raises(SpecError, match="the action mask of lane 0 forbids every action at step 2"):
-        run(vector, torch.zeros(2, 2, dtype=torch.int64))
+        run(vector, torch.zeros(2, 2, dtype=torch.int64), obs)
 
     class Stuck(TensorTree):
         def observe(self, state: Tensor) -> Obs:
@@ -338,11 +357,11 @@ def test_contract(factory: Callable[[], VecEnv]) -> None:
 def test_two_instances_agree_and_seeds_matter(factory: Callable[[], VecEnv]) -> None:
     env, other = factory(), factory()
     actions = actions_of(env, 40)
-    assert equal(env.reset(7), other.reset(7))
-    history = run(env, actions)
-    assert same(history, run(other, actions))
-    other.reset(8)
-    assert not same(history, run(other, actions))
+    obs = env.reset(7)
+    assert equal(obs, other.reset(7))
+    history = run(env, actions, obs)
+    assert same(history, run(other, actions, obs))
+    assert not same(history, run(other, actions, other.reset(8)))
 
 
 def test_lanes_have_streams_of_their_own(factory: Callable[[], VecEnv]) -> None:
@@ -351,7 +370,7 @@ def test_lanes_have_streams_of_their_own(factory: Callable[[], VecEnv]) -> None:
         pytest.skip("one lane")
     obs = env.reset(0)
     actions = actions_of(env, 40)
-    history = run(env, actions[:, :1].expand_as(actions).contiguous())
+    history = run(env, actions[:, :1].expand_as(actions).contiguous(), obs)
     seen = tree.stack([obs, *(step.next_obs for step in history)])
     for lane in range(1, env.spec.num_envs):
         assert not equal(*(tree.rows(seen, (slice(None), i)) for i in (0, lane)))
@@ -359,33 +378,30 @@ def test_lanes_have_streams_of_their_own(factory: Callable[[], VecEnv]) -> None:
 
 def test_a_fresh_instance_continues_from_a_state(factory: Callable[[], VecEnv]) -> None:
     env, fresh, third = factory(), factory(), factory()
-    env.reset(1)
     # 33 steps leave most lanes inside an episode, with some episodes behind them.
-    last = run(env, actions_of(env, 33))[-1]
+    last = run(env, actions_of(env, 33), env.reset(1))[-1]
     state = env.state_dict()
     later = actions_of(env, 60, seed=1)
     obs = fresh.load_state_dict(state)
     assert fresh.exactness == env.exactness
     if env.exactness == "episode":
-        env.reset(1)
         assert equal(obs, third.load_state_dict(state))
-        history = run(fresh, later)
-        assert same(history, run(third, later))
-        assert not same(history, run(env, later)), "a resume must not repeat the first episodes"
+        history = run(fresh, later, obs)
+        assert same(history, run(third, later, obs))
+        assert not same(history, run(env, later, env.reset(1))), "a resume must not repeat the first episodes"
     else:
         assert equal(obs, last.obs)
-        middle = run(env, later[:20])
-        assert same(middle, run(fresh, later[:20]))
+        middle = run(env, later[:20], obs)
+        assert same(middle, run(fresh, later[:20], obs))
         # The state of a resumed instance is as good as that of the first.
-        third.load_state_dict(fresh.state_dict())
-        assert same(run(env, later[20:]), run(third, later[20:]))
+        obs = third.load_state_dict(fresh.state_dict())
+        assert same(run(env, later[20:], obs), run(third, later[20:], obs))
 
 
 def test_no_global_generator_is_touched(factory: Callable[[], VecEnv]) -> None:
     env = factory()
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    env.reset(0)
-    run(env, actions_of(env, 20))
+    run(env, actions_of(env, 20), env.reset(0))
     after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
 

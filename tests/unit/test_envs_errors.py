@@ -31,7 +31,7 @@ def message_of(call: Callable[[], Any], kind: type[ElegantRLError] = SpecError) 
     return message
 
 
-PACKAGED = {"atari", "minatar", "minigrid"}
+PACKAGED = {"atari", "minatar", "minigrid", "marl"}
 
 
 class Stub(gym.Env[Any, Any]):
@@ -90,6 +90,9 @@ def test_a_version_that_still_exists_is_made_without_a_warning() -> None:
         ("ALE/Pong-v5", "ale_py", "ale_py", "atari"),
         ("MinAtar/Freeway-v1", "minatar", "minatar", "minatar"),
         ("MiniGrid-Empty-5x5-v0", "minigrid", "minigrid", "minigrid"),
+        ("Foraging-8x8-2p-2f-coop-v3", "lbforaging", "lbforaging", "marl"),
+        ("rware-tiny-2ag-v2", "rware", "rware", "marl"),
+        ("mpe2:simple_tag_v3", "mpe2", "mpe2", "marl"),
     ],
 )
 def test_a_missing_dependency_names_its_extra(
