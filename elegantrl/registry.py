@@ -24,6 +24,8 @@ from .agents.redq import AgentREDQ, REDQConfig
 from .agents.sac import AgentSAC, SACConfig
 from .agents.td3 import AgentDDPG, AgentTD3, DDPGConfig, TD3Config
 from .agents.team.mappo import AgentMAPPO, MAPPOConfig
+from .agents.team.qmix import AgentQMix, QMixConfig
+from .agents.team.vdn import AgentVDN, VDNConfig
 from .errors import ConfigError, did_you_mean
 from .imports import find, is_import_path
 from .rng import derive_seed
@@ -142,7 +144,11 @@ register_agent(
     "mod_sac", AgentModSAC, ModSACConfig, "SAC that updates its actor less often while its critics are inaccurate"
 )
 register_agent("ppo", AgentPPO, PPOConfig, "proximal policy optimisation; on-policy; all kinds of actions")
+register_agent(
+    "qmix", AgentQMix, QMixConfig, "values of agents mixed monotonically; teams; replay of episodes; discrete actions"
+)
 register_agent("recurrent_dqn", AgentRecurrentDQN, RecurrentDQNConfig, "DQN with memory (R2D2); discrete actions")
 register_agent("redq", AgentREDQ, REDQConfig, "SAC with many critics and many updates per step; continuous actions")
 register_agent("sac", AgentSAC, SACConfig, "soft actor-critic; replay; continuous actions")
 register_agent("td3", AgentTD3, TD3Config, "twin delayed DDPG; replay; continuous actions")
+register_agent("vdn", AgentVDN, VDNConfig, "sum of the values of agents; teams; replay of episodes; discrete actions")

@@ -79,6 +79,29 @@ def n_step_targets(
 
 
 @torch.no_grad()
+def td_lambda_targets(
+    reward: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: Tensor | float,
+    lam: Tensor | float,
+) -> Tensor:
+    """TD(lambda) targets [T, N]: x_t = r_t + gamma ((1 - lam) V(s_{t+1}) + lam x_{t+1}).
+
+    The last step of an episode and of the sequence has no x_{t+1}: its target is r_t + gamma V(s_{t+1}).
+    """
+    goes_on_TN = ~(terminated | truncated)
+    trace_TN = lam * torch.cat([goes_on_TN[:-1], torch.zeros_like(goes_on_TN[-1:])]).to(reward.dtype)
+    term_TN = reward + gamma * (1 - trace_TN) * next_value * ~terminated
+    # Not ``discounted_sum``: these targets are part of hot functions, where nothing is written in place.
+    target = [term_TN[-1]]
+    for term, trace in zip(term_TN[:-1].flip(0), (gamma * trace_TN[:-1]).flip(0), strict=True):
+        target.append(torch.addcmul(term, trace, target[-1]))
+    return torch.stack(target[::-1])
+
+
+@torch.no_grad()
 def discounted_sum(term: Tensor, decay: Tensor) -> Tensor:
     """x_t = term_t + decay_t * x_{t+1}, from the last row backwards; nothing flows back through it."""
     fast = import_fast("returns")

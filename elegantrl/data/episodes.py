@@ -5,6 +5,7 @@ Axes: M episodes of the ring, L steps of an episode, N lanes, B drawn episodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from .. import tree
 from ..errors import ConfigError
 from ..tree import Tree
 from ..types import EnvSpec, Rollout, State, from_state, to_state
+from .prioritized import Priorities
 from .replay import FIELDS, allocate, row_leaves
 
 
@@ -27,6 +29,8 @@ class EpisodeBatch(NamedTuple):
     truncated: Tensor  # [L, B]
     next_obs: Tree  # [L, B, ...]
     valid: Tensor  # [L, B] bool: false in the padding
+    weight: Tensor | None = None  # [B] importance weights, only of prioritised replay
+    rows: Tensor | None = None  # [B] their slots in the ring, to update their priorities
 
 
 class EpisodeRing:
@@ -55,7 +59,8 @@ class EpisodeRing:
         self.filled = 0  # slots that hold an episode
         self.length = torch.zeros(self.num_slots, dtype=torch.int64, device=device)
         self.open_length = [0] * spec.num_envs
-        self._clear(slice(self.num_slots, None))
+        for ring in tree.leaves(self.steps):
+            ring[self.num_slots :].zero_()
 
     def __len__(self) -> int:
         return self.filled
@@ -64,49 +69,65 @@ class EpisodeRing:
         """Append T steps of every lane; episodes that end among them move into the ring."""
         new_steps = tuple(getattr(rollout, name) for name in FIELDS)
         pairs = list(zip(tree.leaves(self.steps), tree.leaves(new_steps), strict=True))
-        place = torch.arange(self.num_slots, self.num_slots + self.num_envs, device=self.device)
-        for t, ended in enumerate((rollout.terminated | rollout.truncated).tolist()):  # one host read per rollout
-            at = torch.tensor(self.open_length, device=self.device)
+        place_N = torch.arange(self.num_slots, self.num_slots + self.num_envs, device=self.device)
+        ended = (rollout.terminated | rollout.truncated).tolist()  # one host read per rollout
+        start, num_steps = 0, len(ended)
+        while start < num_steps:
+            # All steps up to the next one at which an episode ends or is as long as it can be are written at once.
+            limit = min(num_steps, start + self.max_steps - max(self.open_length))
+            stop = next((t + 1 for t in range(start, limit) if any(ended[t])), limit)
+            at_TN = torch.tensor(self.open_length, device=self.device) + torch.arange(
+                stop - start, device=self.device
+            ).unsqueeze(1)
             for ring, new in pairs:
-                ring[place, at] = new[t]
-            for lane, has_ended in enumerate(ended):
-                self.open_length[lane] += 1
-                if has_ended:
-                    self._close(lane)
-                elif self.open_length[lane] == self.max_steps:
-                    self._cut(lane)
+                ring[place_N, at_TN] = new[start:stop]
+            self.open_length = [length + stop - start for length in self.open_length]
+            lanes = range(self.num_envs)
+            self._cut([i for i in lanes if self.open_length[i] == self.max_steps and not ended[stop - 1][i]])
+            self._close([i for i in lanes if ended[stop - 1][i] or self.open_length[i] == self.max_steps])
+            start = stop
 
     def truncate_newest(self, lanes: Tensor) -> None:
         """End the open episodes of the given lanes [N] at their newest step."""
-        for lane in lanes.nonzero().squeeze(1).tolist():
-            if self.open_length[lane]:
-                self._cut(lane)
+        opened = [lane for lane in lanes.nonzero().squeeze(1).tolist() if self.open_length[lane]]
+        self._cut(opened)
+        self._close(opened)
 
-    def _cut(self, lane: int) -> None:
-        """End the open episode of a lane as truncated."""
-        self.steps[FIELDS.index("truncated")][self.num_slots + lane, self.open_length[lane] - 1] = True
-        self._close(lane)
+    def _cut(self, lanes: list[int]) -> None:
+        """Mark the newest steps of the open episodes of some lanes as truncated."""
+        if lanes:
+            newest = torch.tensor([self.open_length[lane] - 1 for lane in lanes], device=self.device)
+            self.steps[FIELDS.index("truncated")][self._places(lanes), newest] = True
 
-    def _close(self, lane: int) -> None:
-        """Move the open episode of a lane into the ring."""
-        place = self.num_slots + lane
-        for ring in tree.leaves(self.steps):
-            ring[self.head] = ring[place]
-        self._clear(place)
-        self.length[self.head] = self.open_length[lane]
-        self.open_length[lane] = 0
-        self.head = (self.head + 1) % self.num_slots
-        self.filled = min(self.filled + 1, self.num_slots)
+    def _close(self, lanes: list[int]) -> Tensor:
+        """Move the open episodes of some lanes into the ring, in this order; return their slots."""
+        kept = lanes[-self.num_slots :]  # the ring may be smaller than the number of episodes that end at once
+        head = (self.head + len(lanes) - len(kept)) % self.num_slots
+        slots = torch.arange(head, head + len(kept), device=self.device) % self.num_slots
+        if lanes:
+            places, opened = self._places(kept), self._places(lanes)
+            for ring in tree.leaves(self.steps):
+                ring[slots] = ring[places]
+                ring[opened] = 0
+            self.length[slots] = torch.tensor([self.open_length[lane] for lane in kept], device=self.device)
+            for lane in lanes:
+                self.open_length[lane] = 0
+            self.head = (self.head + len(lanes)) % self.num_slots
+            self.filled = min(self.filled + len(lanes), self.num_slots)
+        return slots
 
-    def _clear(self, places: int | slice) -> None:
-        for ring in tree.leaves(self.steps):
-            ring[places].zero_()
+    def _places(self, lanes: list[int]) -> Tensor:
+        """The places of the open episodes of some lanes."""
+        return torch.tensor(lanes, device=self.device) + self.num_slots
 
     def sample(self, batch_size: int, generator: Generator) -> EpisodeBatch:
         """Uniformly drawn episodes, padded to the longest of them."""
         oldest = (self.head - self.filled) % self.num_slots
         index = torch.randint(self.filled, (batch_size,), generator=generator, device=self.device)
-        slot = (index + oldest) % self.num_slots
+        return self.gather((index + oldest) % self.num_slots)
+
+    def gather(self, slot: Tensor) -> EpisodeBatch:
+        """The episodes in slots [B], padded to the longest of them."""
         length = self.length[slot]
         longest = int(length.max())
         valid = torch.arange(longest, device=self.device).unsqueeze(1) < length
@@ -134,3 +155,43 @@ class EpisodeRing:
         slots = torch.arange(self.head - self.filled, self.head, device=self.device) % self.num_slots
         lanes = torch.arange(self.num_slots, self.num_slots + self.num_envs, device=self.device)
         return torch.cat([slots, lanes])
+
+
+class PrioritizedEpisodes(Priorities, EpisodeRing):
+    """A ring whose episodes are drawn by priority: the mean absolute error of their steps, p_i = (error + epsilon) **
+    alpha. A new episode gets the largest p so far, initially 1."""
+
+    def __init__(
+        self,
+        capacity: int,
+        spec: EnvSpec,
+        device: torch.device,
+        alpha: float,
+        beta: float,
+        minimum: Callable[[Tensor], Tensor] | None = None,
+    ):
+        """``minimum`` returns the smallest value over the rings of all learners, if there are several."""
+        EpisodeRing.__init__(self, capacity, spec, device)
+        Priorities.__init__(self, self.num_slots, device, alpha, beta, minimum)
+
+    def _close(self, lanes: list[int]) -> Tensor:
+        slots = super()._close(lanes)
+        if lanes:
+            self.tree.update(slots, self.max_priority.expand(len(slots)))
+        return slots
+
+    def sample(self, batch_size: int, generator: Generator) -> EpisodeBatch:
+        """Episodes with importance weights (M P(i)) ** -beta, scaled to a maximum of 1."""
+        slot = self.tree.sample(batch_size, generator)
+        return self.gather(slot)._replace(weight=self.weights(slot), rows=slot)
+
+    def state_dict(self) -> State:
+        priority = self.tree.leaves[self._kept()[: self.filled]]
+        return super().state_dict() | {"priority": priority, "max_priority": self.max_priority}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        priority = torch.zeros_like(self.tree.leaves)
+        priority[self._kept()[: self.filled]] = state["priority"].to(self.device)
+        self.tree.load(priority)
+        self.max_priority = state["max_priority"].to(self.device)

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from ..imports import find
 from ..types import EnvSpec, Rollout, State, Transition, Update
-from .episodes import EpisodeBatch, EpisodeRing
+from .episodes import EpisodeBatch, EpisodeRing, PrioritizedEpisodes
 from .fragments import FragmentRing, Sequences
 from .prioritized import PrioritizedReplay
 from .replay import ReplayBuffer
@@ -151,6 +151,17 @@ class Episodes(Replay):
         return self.ring.sample(self.config.batch_size, self.setup.generator)
 
 
+class EpisodesByPriority(Prioritized, Episodes):
+    """Whole episodes in proportion to the mean size of their temporal-difference errors."""
+
+    ring: PrioritizedEpisodes  # type: ignore[assignment]
+
+    def build_ring(self) -> PrioritizedEpisodes:  # type: ignore[override]
+        c, setup = self.config, self.setup
+        exponents = (c.priority_alpha, c.priority_beta)
+        return PrioritizedEpisodes(c.buffer_size, setup.spec, setup.device, *exponents, setup.minimum)
+
+
 class Fragments(Replay):
     """Sequences that begin with the carry of the policy that acted, for agents with memory."""
 
@@ -172,6 +183,7 @@ MEMORIES: dict[str, type[Memory]] = {
     "replay": Replay,
     "prioritized": Prioritized,
     "episodes": Episodes,
+    "prioritized_episodes": EpisodesByPriority,
     "fragments": Fragments,
 }
 

@@ -104,7 +104,47 @@ def level_at_zeros(sums: Tensor, x: Tensor) -> Tensor:
     return torch.where(x > 0, sums, 0.0).cummax(-1).values
 
 
-class PrioritizedReplay(ReplayBuffer):
+class Priorities:
+    """Priorities p_i = (|TD error| + epsilon) ** alpha of a ring's places, and the importance weights of draws."""
+
+    def __init__(
+        self,
+        num_places: int,
+        device: torch.device,
+        alpha: float,
+        beta: float,
+        minimum: Callable[[Tensor], Tensor] | None = None,
+    ):
+        """``minimum`` returns the smallest value over the rings of all learners, if there are several."""
+        self.minimum = minimum
+        self.alpha = alpha
+        self.beta = beta  # the memory raises it towards 1
+        self.tree = SumTree(num_places, device)
+        self.max_priority = torch.ones((), device=device)
+
+    def weights(self, index_B: Tensor) -> Tensor:
+        """Importance weights (N P(i)) ** -beta of drawn places, scaled to a maximum of 1."""
+        priority_B = self.tree.leaves.index_select(0, index_B)
+        # N and sum(p) are the same in all weights: they cancel in the division by the largest weight.
+        share_B, smallest = priority_B, priority_B.amin()
+        if self.minimum is not None:  # rings are equally long, but their sums differ
+            share_B = (priority_B / self.tree.root).float()
+            smallest = self.minimum(share_B)
+        return (smallest / share_B) ** self.beta
+
+    def update_priorities(self, index_B: Tensor, td_error_B: Tensor) -> None:
+        """Set the priorities of drawn places from their errors; if a place was drawn twice, the last error counts.
+
+        If the ring has overwritten a place since the draw, what is new there keeps the priority of the old until it is
+        drawn itself.
+        """
+        # NaN counts as no error: the training loop reports a diverged network, the sampler must not fail on it.
+        priority_B = (td_error_B.detach().float().abs().nan_to_num() + EPSILON) ** self.alpha
+        self.max_priority = torch.maximum(self.max_priority, priority_B.amax())
+        self.tree.update(index_B, priority_B)
+
+
+class PrioritizedReplay(Priorities, ReplayBuffer):
     """A ring whose rows are drawn with probability P(i) = p_i / sum(p), p_i = (|TD error| + epsilon) ** alpha.
 
     A new row gets the largest p so far, initially 1. Leaf ``row * num_envs + lane`` of the tree belongs to that place
@@ -123,12 +163,8 @@ class PrioritizedReplay(ReplayBuffer):
         minimum: Callable[[Tensor], Tensor] | None = None,
     ):
         """``minimum`` returns the smallest value over the rings of all learners, if there are several."""
-        super().__init__(capacity, spec, device)
-        self.minimum = minimum
-        self.alpha = alpha
-        self.beta = beta  # the memory raises it towards 1
-        self.tree = SumTree(self.terminated.numel(), device)
-        self.max_priority = torch.ones((), device=device)
+        ReplayBuffer.__init__(self, capacity, spec, device)
+        Priorities.__init__(self, self.terminated.numel(), device, alpha, beta, minimum)
 
     @property
     def num_bytes(self) -> int:
@@ -146,24 +182,7 @@ class PrioritizedReplay(ReplayBuffer):
         """A minibatch of n-step transitions with importance weights (N P(i)) ** -beta, scaled to a maximum of 1."""
         index_B = self.tree.sample(batch_size, generator)
         batch = self.gather((index_B - self.oldest_place()) % self.terminated.numel(), gamma, n_step)
-        priority_B = self.tree.leaves.index_select(0, index_B)
-        # N and sum(p) are the same in all weights: they cancel in the division by the largest weight.
-        share_B, smallest = priority_B, priority_B.amin()
-        if self.minimum is not None:  # rings are equally long, but their sums differ
-            share_B = (priority_B / self.tree.root).float()
-            smallest = self.minimum(share_B)
-        return batch._replace(weight=(smallest / share_B) ** self.beta, rows=index_B)
-
-    def update_priorities(self, index_B: Tensor, td_error_B: Tensor) -> None:
-        """Set the priorities of drawn rows from their errors; if a row was drawn twice, the last error counts.
-
-        An index is a place in memory. If the ring has overwritten it since the draw, the new row there keeps the
-        priority of the old one until it is drawn itself.
-        """
-        # NaN counts as no error: the training loop reports a diverged network, the sampler must not fail on it.
-        priority_B = (td_error_B.detach().float().abs().nan_to_num() + EPSILON) ** self.alpha
-        self.max_priority = torch.maximum(self.max_priority, priority_B.amax())
-        self.tree.update(index_B, priority_B)
+        return batch._replace(weight=self.weights(index_B), rows=index_B)
 
     def state_dict(self) -> State:
         priority = self._priority_rows()[self.filled_rows()]  # oldest first, like the rows
