@@ -87,3 +87,25 @@ class Relay(TensorEnv):
         active = self.active(state)
         seen = torch.stack([state[:, 0] / 6, state[:, 1], state[:, 1].square()], 1).unsqueeze(1) * active.unsqueeze(-1)
         return Obs(seen, self.allowed(state), state, active)
+
+
+class TwoSteps(TensorEnv):
+    """The two-step game of the QMIX paper: in step one agent 0 chooses the payoff table of step two, where it is 7 for
+    all actions in the first table and 0, 1, 1, 8 in the second. Observations and state: start, first or second table.
+    """
+
+    num_agents, max_episode_steps, action = 2, 2, ActionSpec(choices=(2,))
+    obs = Obs(Leaf((2, 3)), state=Leaf((3,)))
+
+    def initial(self, num_rows: int) -> Tensor:
+        return torch.eye(3, device=self.device)[:1].repeat(num_rows, 1)
+
+    def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        tables = torch.tensor([[[0.0, 0], [0, 0]], [[7, 7], [7, 7]], [[0, 1], [1, 8]]], device=self.device)
+        number, terminated = state.argmax(1), state[:, 0] == 0
+        reward = tables[number, action[:, 0], action[:, 1]]
+        after = torch.eye(3, device=self.device)[1 + action[:, 0]]
+        return after, reward.unsqueeze(1).expand(-1, 2) / 2, terminated
+
+    def observe(self, state: Tensor) -> Obs:
+        return Obs(state.unsqueeze(1).expand(-1, 2, -1), state=state)
