@@ -26,6 +26,7 @@ from .agents.td3 import AgentDDPG, AgentTD3, DDPGConfig, TD3Config
 from .agents.team.mappo import AgentMAPPO, MAPPOConfig
 from .agents.team.qmix import AgentQMix, QMixConfig
 from .agents.team.vdn import AgentVDN, VDNConfig
+from .agents.team.maddpg import AgentMADDPG, AgentMATD3, MADDPGConfig, MATD3Config
 from .errors import ConfigError, did_you_mean
 from .imports import find, is_import_path
 from .rng import derive_seed
@@ -140,6 +141,13 @@ register_agent(
     central_value=False,
 )
 register_agent("mappo", AgentMAPPO, MAPPOConfig, "PPO for teams with a central value; on-policy; all kinds of actions")
+    "maddpg", AgentMADDPG, MADDPGConfig,
+    "DDPG for teams, each agent with a critic that sees all; replay; discrete and continuous actions",
+)  # fmt: skip
+register_agent(
+    "matd3", AgentMATD3, MATD3Config,
+    "TD3 for teams, each agent with twin critics that see all; replay; discrete and continuous actions",
+)  # fmt: skip
 register_agent(
     "mod_sac", AgentModSAC, ModSACConfig, "SAC that updates its actor less often while its critics are inaccurate"
 )

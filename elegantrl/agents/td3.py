@@ -44,12 +44,17 @@ class AgentTD3(AgentActorCritic):
 
     def __init__(self, spec: EnvSpec, config: TD3Config, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
-        noise = {"noise": config.noise, "noise_std": config.noise_std, "warm_up_hold": config.warm_up_hold}
-        self.policy = self.build_policy("deterministic", spec, device, **noise)
+        self.policy = self.build_actor(spec, device)
         self.actor_step = self.optimizer(self.policy.parameters())
         self.policy_target = deepcopy(self.policy)
         self.actor_target = Target(self.policy_target, self.actor_step)
         self.actor_metrics: Metrics = {}
+
+    def build_actor(self, spec: EnvSpec, device: torch.device) -> DeterministicPolicy:
+        c = self.config
+        noise = {"noise": c.noise, "noise_std": c.noise_std, "warm_up_hold": c.warm_up_hold}
+        policy: DeterministicPolicy = self.build_policy("deterministic", spec, device, **noise)
+        return policy
 
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)

@@ -5,6 +5,7 @@ from .categorical import CategoricalPolicy
 from .deterministic import DeterministicPolicy, NoiseKind
 from .ensemble import EnsemblePolicy
 from .gaussian import GaussianPolicy
+from .gumbel import GumbelPolicy
 from .joint_q import JointQPolicy
 from .multi_categorical import MultiCategoricalPolicy
 from .q import QPolicy
@@ -21,6 +22,7 @@ __all__ = [
     "EnsemblePolicy",
     "FlatPolicy",
     "GaussianPolicy",
+    "GumbelPolicy",
     "JointQPolicy",
     "MultiCategoricalPolicy",
     "NetPolicy",

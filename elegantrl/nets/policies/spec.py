@@ -23,6 +23,7 @@ POLICIES = {
     "gaussian": f"{PACKAGE}.gaussian:GaussianPolicy",
     "squashed": f"{PACKAGE}.squashed:SquashedPolicy",
     "deterministic": f"{PACKAGE}.deterministic:DeterministicPolicy",
+    "gumbel": f"{PACKAGE}.gumbel:GumbelPolicy",
     "q": f"{PACKAGE}.q:QPolicy",
     "joint_q": f"{PACKAGE}.joint_q:JointQPolicy",
     "ensemble": f"{PACKAGE}.ensemble:EnsemblePolicy",
