@@ -146,11 +146,14 @@ def mlp(
         linear, norm = partial(EnsembleLinear, num_members), partial(EnsembleLayerNorm, num_members)
     elif num_agents is not None:
         linear, norm = partial(AgentLinear, num_agents), partial(AgentLayerNorm, num_agents)
+    activate = ACTIVATIONS[activation]
+    if num_agents is not None and activation == "relu":
+        activate = nn.ReLU  # AgentLinear returns views, and the gradient of a view changed in place takes long
     layers: list[nn.Module] = []
     linears: list[Linear] = []
     for num_inputs, num_outputs in pairwise(sizes):
         if linears:  # between two linear layers
-            layers += [norm(num_inputs)] * normed + [ACTIVATIONS[activation]()]
+            layers += [norm(num_inputs)] * normed + [activate()]
         linears.append(linear(num_inputs, num_outputs))
         layers.append(linears[-1])
     if init == "orthogonal":

@@ -1,4 +1,4 @@
-"""What holds for every registered agent, whatever it computes."""
+"""What holds for every registered agent that learns for one agent, whatever it computes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import Levers
+from choosing import SINGLE_AGENTS, Levers
 from torch import Tensor, nn
 
 from elegantrl.agents.base import Agent

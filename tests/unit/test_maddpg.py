@@ -11,7 +11,9 @@ import pytest
 import torch
 from team_games import Chase, Leaving, Pick, SizedSum, Sum
 from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
 
+from elegantrl import tree
 from elegantrl.agents.off_policy import ActionNoise
 from elegantrl.agents.team.maddpg import AgentMADDPG, AgentMATD3, MADDPGConfig, MATD3Config
 from elegantrl.data.replay import ReplayBuffer
@@ -173,6 +175,44 @@ def test_an_actor_learns_through_its_own_critic_alone() -> None:
     for gradient in torch.autograd.grad(loss, list(agent.policy.parameters())):
         assert gradient[0].abs().sum() > 0 and gradient[2].abs().sum() > 0
         assert not gradient[1].any()
+
+
+class Hot(nn.Module):
+    """One hot function of an agent as a module, which is what ``functional_call`` takes."""
+
+    def __init__(self, agent: AgentMATD3, name: str):
+        super().__init__()
+        self.agent, self.name = agent, name
+
+    def forward(self, batch: Transition, noise: ActionNoise) -> Tensor:
+        loss: Tensor = getattr(self.agent, self.name)(batch, noise)[0]
+        return loss
+
+
+@pytest.mark.parametrize("hot", AgentMATD3.hot)
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("action", [CONTINUOUS, DISCRETE, SIZED])
+def test_hot_functions_can_be_mapped_over_populations(action: ActionSpec, full: bool, hot: str) -> None:
+    """Losses are functions of parameters, buffers and arguments alone."""
+    spec = team_spec(action, full)
+    agents = [build(spec, seed=seed, normalize_obs=True, layer_norm=True) for seed in range(2)]
+    modules = [Hot(agent, hot) for agent in agents]
+    data = [transitions(spec, weighted=True, seed=seed) for seed in range(2)]
+    args = [(batch, agent.draw_noise(batch)) for agent, batch in zip(agents, data, strict=True)]
+    params, buffers = stack_module_state(modules)  # type: ignore[arg-type]
+
+    def loss(params: dict[str, Tensor], buffers: dict[str, Tensor], *leaves: Tensor) -> Tensor:
+        rest = iter(leaves)
+        found: Tensor = functional_call(modules[0], (params, buffers), tree.map_leaves(lambda _: next(rest), args[0]))
+        return found
+
+    mapped = vmap(grad(loss))(params, buffers, *tree.leaves(tree.stack(args)))
+    for i, module in enumerate(modules):
+        alone = {key: p for key, p in module.named_parameters() if p.requires_grad}
+        gradients = torch.autograd.grad(module(*args[i]), list(alone.values()), allow_unused=True)
+        for key, wanted in zip(alone, gradients, strict=True):
+            torch.testing.assert_close(mapped[key][i], torch.zeros_like(alone[key]) if wanted is None else wanted)
+        assert any(wanted is not None and bool(wanted.any()) for wanted in gradients)
 
 
 # ---- targets
@@ -339,9 +379,9 @@ def test_priorities_are_mean_errors_of_agents_that_act() -> None:
 
 def test_settings_are_those_of_the_kind_of_action(run_quietly: Callable[..., RunResult], tmp_path: Path) -> None:
     small = {"hidden": [8], "max_steps": 8, "buffer_size": 100, "batch_size": 8, "num_envs": 2}
-    with pytest.raises(ConfigError, match="agent.temperature=0.5 has no effect on continuous actions"):
+    with pytest.raises(ConfigError, match=r"agent\.temperature=0\.5 has no effect on continuous actions"):
         run_quietly("maddpg", Sum, run_dir=tmp_path / "a", temperature=0.5, **small)
-    with pytest.raises(ConfigError, match="agent.noise_std=0.5 has no effect on discrete actions"):
+    with pytest.raises(ConfigError, match=r"agent\.noise_std=0\.5 has no effect on discrete actions"):
         run_quietly("matd3", Pick, run_dir=tmp_path / "b", noise_std=0.5, **small)
 
 
@@ -361,7 +401,14 @@ def test_warm_up_then_a_share_of_random_actions() -> None:
 
 # ---- whole runs
 
-REPLAY: dict[str, Any] = {"hidden": [8], "buffer_size": 90, "learning_starts": 24, "batch_size": 8, "horizon": 4, "updates_per_step": 0.4}
+REPLAY: dict[str, Any] = {
+    "hidden": [8],
+    "buffer_size": 90,
+    "learning_starts": 24,
+    "batch_size": 8,
+    "horizon": 4,
+    "updates_per_step": 0.4,
+}
 RUNS = [
     pytest.param("maddpg", Leaving, {"n_step": 3, "prioritized": True}, id="maddpg-masks"),
     pytest.param("matd3", Leaving, {"normalize_obs": True, "layer_norm": True}, id="matd3-masks"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from choosing import SINGLE_AGENTS
 from torch import nn
 
 from elegantrl.agents.base import AgentConfig
@@ -15,7 +16,7 @@ from elegantrl.config.fields import used_fields
 from elegantrl.data import trajectories
 from elegantrl.errors import ConfigError
 from elegantrl.nets.networks import linear_layers
-from elegantrl.registry import agent_names, find_agent
+from elegantrl.registry import find_agent
 from elegantrl.runtime.progress import Silent
 from elegantrl.runtime.run import RunResult
 
@@ -28,7 +29,7 @@ DEFAULT_SUITE = {("ppo", "discrete")}
 """The others take minutes."""
 CASES = [
     pytest.param(agent, kind, marks=() if (agent, kind) in DEFAULT_SUITE else pytest.mark.slow)
-    for agent in agent_names()
+    for agent in SINGLE_AGENTS
     for kind in KINDS.get(agent, ("continuous",))
 ]
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from ...config.fields import Hidden, setting, unused
 from ...nets.distributions import FORBIDDEN
@@ -79,10 +78,13 @@ class AgentMATD3(AgentTD3):
             self.policy.random_frac.clamp_(min=self.config.epsilon)
 
     def draw_noise(self, batch: Transition) -> ActionNoise:
+        """The noise of the next update; what has no effect is not drawn."""
+        none = torch.zeros(*batch.reward.shape, self.policy.action_dim, device=batch.reward.device)
+        smooths = self.config.smooth_std > 0
         if isinstance(self.policy, DeterministicPolicy):
-            return super().draw_noise(batch)
-        shape = *batch.action.shape, self.policy.action_dim
-        return ActionNoise(gumbel_noise(shape, self.generator), gumbel_noise(shape, self.generator))
+            return ActionNoise(self.normal_like(none) if smooths else none, none)
+        first = gumbel_noise(none.shape, self.generator) if smooths else none
+        return ActionNoise(first, gumbel_noise(none.shape, self.generator))
 
     def critic_loss(self, b: Transition, noise: ActionNoise) -> tuple[Tensor, Metrics]:
         """Mean-square errors of all critics, each agent's against a target of its own reward."""
@@ -108,9 +110,7 @@ class AgentMATD3(AgentTD3):
 
     def seen_by_critics(self, b: Transition) -> tuple[Tensor, Tensor]:
         """Features [B, F] and the actions that were taken [B, G, A], one-hot if they are discrete."""
-        action = b.action
-        if isinstance(self.policy, GumbelPolicy):
-            action = one_hot(action, self.policy.action_dim).to(b.reward.dtype)
+        action = self.policy.one_hot(b.action) if isinstance(self.policy, GumbelPolicy) else b.action
         return self.critic.features(b.obs, self.policy.normed(b.obs)), of_active(action, b.obs)
 
     def next_value(self, next_obs: Tree, noise_BGA: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import one_hot
 
 from ...tree import Tree
 from ...types import ActionSpec, mask_of
@@ -43,7 +42,12 @@ class GumbelPolicy(NetPolicy):
 
     def hard(self, logits: Tensor) -> Tensor:
         """The option with the largest logit, one-hot [..., A] without a gradient."""
-        return one_hot(choice(logits), self.action_dim).to(logits.dtype)
+        return self.one_hot(choice(logits)).to(logits.dtype)
+
+    def one_hot(self, action: Tensor) -> Tensor:
+        """Actions [...] as vectors [..., A]."""
+        # torch's one_hot reads the largest index on the host, and vmap cannot map it.
+        return (action.unsqueeze(-1) == torch.arange(self.action_dim, device=action.device)).float()
 
     def relaxed(self, logits: Tensor, gumbel: Tensor) -> Tensor:
         """Samples [..., A]: one-hot in value, with the gradient of the softmax of the same noisy logits."""
