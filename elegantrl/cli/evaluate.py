@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
 from ..errors import ConfigError, ElegantRLError, RoleError, format_error
-from ..report.video import check_video_path, film_episode
+from ..report.video import Video, check_video_path, film_episode
+from ..roles.evaluator import Score
 from ..runtime.display import Stdout
 from ..store.trained import TrainedPolicy
 from .output import write_line
@@ -68,32 +69,56 @@ def main(argv: list[str]) -> int:
         path = flags.video
         video = guard(lambda: film_episode(policy, path, flags.seed, flags.env), env)
     if flags.json:
-        result = {
-            "agent": policy.config.agent_name,
-            "runs": [str(run) for run in flags.runs],
-            "env": env,
-            "episodes": flags.episodes,
-            "seed": flags.seed,
-            "mean_return": score.mean,
-            "std_return": score.std,
-            "ci95": score.ci95,
-            "returns": list(score.returns),
-        }
-        if video is not None:
-            result["video"] = {"file": str(video.path), "frames": video.num_frames, "return": video.episode_return}
-        write_line(json.dumps(result))
-        return 0
+        write_line(json.dumps(as_json(flags, policy, env, score, video)))
+    else:
+        show(flags, policy, env, score, video)
+    return 0
+
+
+def as_json(flags: Flags, policy: TrainedPolicy, env: str, score: Score, video: Video | None) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "agent": policy.config.agent_name,
+        "runs": [str(run) for run in flags.runs],
+        "env": env,
+        "episodes": flags.episodes,
+        "seed": flags.seed,
+        "mean_return": score.mean,
+        "std_return": score.std,
+        "ci95": score.ci95,
+        "returns": list(score.returns),
+    }
+    if score.win_rate is not None:
+        result |= {"win_rate": score.win_rate, "won": list(score.won)}
+    if score.agent_returns:
+        columns = zip(score.agent_names, zip(*score.agent_returns, strict=True), strict=True)
+        result |= {"agent_means": score.agent_means, "agent_returns": {name: list(x) for name, x in columns}}
+    if video is not None:
+        result["video"] = {"file": str(video.path), "frames": video.num_frames, "return": video.episode_return}
+    return result
+
+
+def show(flags: Flags, policy: TrainedPolicy, env: str, score: Score, video: Video | None) -> None:
+    """The same as tables."""
     agent = policy.config.agent_name if len(flags.runs) == 1 else f"ensemble of {len(flags.runs)} runs"
-    table = Table(title=escape(f"{agent} on {env}"), title_justify="left")
-    for name in ("episodes", "mean", "95 % interval", "std", "min", "max"):
-        table.add_column(name, justify="right")
     interval = f"{score.mean - score.ci95:,.1f} .. {score.mean + score.ci95:,.1f}"
-    numbers = [f"{x:,.1f}" for x in (score.std, min(score.returns), max(score.returns))]
-    table.add_row(str(flags.episodes), f"{score.mean:,.1f}", interval, *numbers)
+    row = {"episodes": str(flags.episodes), "mean": f"{score.mean:,.1f}", "95 % interval": interval}
+    numbers = {"std": score.std, "min": min(score.returns), "max": max(score.returns)}
+    row |= {name: f"{value:,.1f}" for name, value in numbers.items()}
+    if score.win_rate is not None:
+        row["won"] = f"{score.win_rate:.0%}"
+    table = Table(title=escape(f"{agent} on {env}"), title_justify="left")
+    for name in row:
+        table.add_column(name, justify="right")
+    table.add_row(*row.values())
     Stdout().print(table)
+    if score.agent_returns:
+        agents = Table("agent", title="Mean returns of the agents; the team's is their sum", title_justify="left")
+        agents.add_column("mean", justify="right")
+        for name, mean in score.agent_means.items():
+            agents.add_row(escape(name), f"{mean:,.1f}")
+        Stdout().print(agents)
     if video is not None:
         Stdout().print(escape(f"video {video.path}: {video.num_frames} frames, return {video.episode_return:,.1f}"))
-    return 0
 
 
 def load(flags: Flags) -> TrainedPolicy:

@@ -149,8 +149,11 @@ def restore(supervisor: Supervisor, commit: Commit, display: Display) -> None:
 
 
 def announce(supervisor: Supervisor, display: Display) -> None:
-    """Report why a resumed run has nothing to do, and the last step of a run that cannot end at its limit."""
+    """Report the agents of a team, why a resumed run has nothing to do, and the last step of a run that cannot end at
+    its limit."""
     config, progress = supervisor.config, supervisor.progress
+    if names := supervisor.pool.env_spec.agent_names:
+        display.message(f"team of {len(names)} agents: {listed(names)}")
     limit = config.train.max_steps
     reason = supervisor.stop_reason()
     if reason == "max_steps":
@@ -169,6 +172,12 @@ def announce(supervisor: Supervisor, display: Display) -> None:
     end = -(-limit // each) * each
     if reason is None and end != limit and config.execute.sync_frac == 1.0:
         display.message(f"max_steps={limit:,} is rounded up to {end:,}: an iteration takes {each:,} steps")
+
+
+def listed(names: tuple[str, ...], at_most: int = 8) -> str:
+    """The first names, and how many there are beside them."""
+    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
+    return ", ".join(names[:at_most]) + more
 
 
 # ---- roles

@@ -30,6 +30,8 @@ class Event:
     """Returns of the episodes of an evaluation; only of kind ``evaluation``."""
     is_best: bool = False
     """Whether this evaluation is the best so far."""
+    win_rate: float | None = None
+    """The fraction of these episodes that were won, of tasks that can be won."""
 
 
 Callback = Callable[[Event], object]
@@ -48,7 +50,7 @@ class CallbackDisplay:
 
     def evaluation(self, progress: Progress, score: Score, is_best: bool) -> None:
         self.display.evaluation(progress, score, is_best)
-        self.call(progress, "evaluation", returns=score.returns, is_best=is_best)
+        self.call(progress, "evaluation", returns=score.returns, is_best=is_best, win_rate=score.win_rate)
 
     def message(self, text: str) -> None:
         self.display.message(text)
@@ -60,6 +62,7 @@ class CallbackDisplay:
         steps_per_second: float | None = None,
         returns: tuple[float, ...] = (),
         is_best: bool = False,
+        win_rate: float | None = None,
     ) -> None:
         event = Event(
             kind=kind,
@@ -72,6 +75,7 @@ class CallbackDisplay:
             steps_per_second=steps_per_second,
             returns=returns,
             is_best=is_best,
+            win_rate=win_rate,
         )
         if self.callback(event) is False:
             self.request_stop("callback")

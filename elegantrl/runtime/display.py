@@ -98,6 +98,8 @@ class RunDisplay:
         self.task = self.bar.add_task("training", total=max_steps, info="")
         self.max_steps = max_steps
         self.header = header
+        self.wins = ""
+        """The win rate of the last evaluation, of tasks that can be won."""
         self.last_line = time.monotonic()
 
     def __enter__(self) -> RunDisplay:
@@ -115,7 +117,7 @@ class RunDisplay:
         self.show_header()
         self.bar.start()
         info = f"{steps_per_second:>7,.0f} steps/s  return {format_return(progress.train_return)}"
-        info += f"  best {format_return(progress.best_mean)}"
+        info += f"  best {format_return(progress.best_mean)}{self.wins}"
         self.bar.update(self.task, completed=progress.env_steps, info=info)
         if not self.live and time.monotonic() - self.last_line >= PLAIN_SECONDS:
             self.last_line = time.monotonic()
@@ -126,9 +128,10 @@ class RunDisplay:
         self.bar.update(self.task, completed=progress.env_steps)
         star = "  [green]best[/green]" if is_best else ""
         episodes = f"{len(score.returns)} episode{'s' if len(score.returns) > 1 else ''}"
+        self.wins = "" if score.win_rate is None else f"  won {score.win_rate:.0%}"
         self.console.print(
             f"step {progress.last_scored:>10,}  evaluation {score.mean:>10,.1f} +/- {score.ci95:<7,.1f}"
-            f" (std {score.std:,.1f}, {episodes}){star}",
+            f" (std {score.std:,.1f}, {episodes}){self.wins}{star}",
             soft_wrap=not self.live,
         )
 
@@ -165,6 +168,10 @@ def show_summary(console: Console, run_dir: Path, summary: dict[str, Any]) -> No
     table = Table(title=escape(f"{summary['agent']} on {summary['env']}"), title_justify="left", show_header=False)
     for name in SUMMARY_ROWS:
         table.add_row(name.replace("_", " "), format_value(summary[name]))
+    if "win_rate" in summary:
+        table.add_row("win rate", f"{summary['win_rate']:.0%}")
+    for name, mean in summary.get("agent_returns", {}).items():
+        table.add_row(escape(f"return of {name}"), format_value(mean))
     console.print(table)
     rows = [
         ("run folder", f"{run_dir}"),

@@ -27,31 +27,32 @@ from .timeouts import Timeouts
 
 EARLY_SHARE = 0.1
 """If training episodes reach the target, an evaluation may come early, after this fraction of the interval."""
+NO_SCORE = Score(())
 
 
 @dataclass(slots=True)
 class Evaluation:
-    """A policy that is being evaluated, and its returns so far."""
+    """A policy that is being evaluated, and its score so far."""
 
     env_steps: int
     weights: Weights
-    returns: tuple[float, ...] = ()
+    score: Score = NO_SCORE
     rounds: int = 0
     failures: int = 0
     """Rounds without a score because an environment failed."""
     is_fresh: bool = False
     """Whether this only scores a policy that was selected before, in one round on seeds of its own."""
 
-    @property
-    def score(self) -> Score:
-        return Score(self.returns)
-
     def state_dict(self) -> State:
+        score = self.score
         return {
             "env_steps": self.env_steps,
             "version": self.weights.version,
             "flat": self.weights.flat,
-            "returns": list(self.returns),
+            "returns": list(score.returns),
+            "agent_returns": [list(returns) for returns in score.agent_returns],
+            "won": list(score.won),
+            "agent_names": list(score.agent_names),
             "rounds": self.rounds,
             "failures": self.failures,
         }
@@ -59,7 +60,9 @@ class Evaluation:
     @classmethod
     def from_state(cls, state: State) -> Evaluation:
         weights = Weights(state["version"], state["flat"])
-        return cls(state["env_steps"], weights, tuple(state["returns"]), state["rounds"], state["failures"])
+        agent_returns, won, names = (state.get(name, ()) for name in ("agent_returns", "won", "agent_names"))
+        score = Score(tuple(state["returns"]), tuple(map(tuple, agent_returns)), tuple(won), tuple(names))
+        return cls(state["env_steps"], weights, score, state["rounds"], state["failures"])
 
 
 @dataclass(slots=True)
@@ -202,7 +205,7 @@ class Evaluations:
                 continue
             if score is None:
                 return None
-            evaluation.returns += score.returns
+            evaluation.score += score
             evaluation.rounds += 1
             if not self.needs_another_round(evaluation):
                 self.current = None

@@ -39,6 +39,9 @@ class Reporter:
         score, step = evaluation.score, evaluation.env_steps
         row: Row = {"kind": "eval", "eval/mean": score.mean, "eval/std": score.std, "eval/ci95": score.ci95}
         row |= {"wall_seconds": progress.wall_seconds, "eval/episodes": len(score.returns)}
+        if score.win_rate is not None:
+            row["eval/win_rate"] = score.win_rate
+        row |= {f"eval/agents/{name}": mean for name, mean in score.agent_means.items()}
         self.log.log(row, step)
         actor = metrics.get("loss/actor", metrics.get("loss/policy", math.nan))
         critic = metrics.get("loss/critic", metrics.get("loss/value", math.nan))

@@ -16,6 +16,7 @@ from ..config.run import RunConfig
 from ..execute.base import make_executor
 from ..execute.settle import flush_denormals, keep_freed_memory, one_numpy_thread
 from ..registry import AgentEntry
+from ..roles.evaluator import Score
 from ..store.files import write_atomic
 from ..store.trained import TrainedPolicy
 from .build import PRELOAD, open_run, own_lanes, versions
@@ -111,6 +112,7 @@ def finish(supervisor: Supervisor, reason: str) -> RunResult:
         "best_step": best.step,
         "final_return": _json_number(state.final_mean),
         "target_return": _json_number(config.train.target_return),
+        **_team_results(best.score),
         "stop_reason": reason,
         "config_hash": config.hash(),
         "versions": versions(),
@@ -121,6 +123,14 @@ def finish(supervisor: Supervisor, reason: str) -> RunResult:
 
     supervisor.side_files.attempt("the learning curve", lambda: plot.plot_run(folder))
     return RunResult(folder, summary)
+
+
+def _team_results(score: Score | None) -> dict[str, Any]:
+    """The win rate and the mean return of each agent, of tasks that have them."""
+    if score is None:
+        return {}
+    wins = {} if score.win_rate is None else {"win_rate": score.win_rate}
+    return wins | ({"agent_returns": score.agent_means} if score.agent_returns else {})
 
 
 def _json_number(value: float | None) -> float | None:
