@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..errors import SpecError
-from ..types import EnvSpec
+from ..types import ActionSpec, EnvSpec
 
 MAX_NUMBERS = 10_000_000
 """Maximum number of values in one observation or action of a description that is read."""
@@ -27,14 +27,19 @@ def describe_spaces(observation: Any, action: Any) -> str:
 
 def describe_tensors(spec: EnvSpec) -> str:
     """The same for a tensor environment: a policy gets its observations unchanged, and ``spec`` describes actions."""
-    action = spec.action
+    if spec.num_agents is None:
+        return describe_spaces(None, _action_space(spec.action, spec.action.dim))
+    dims = spec.action.sizes or (spec.action.dim,) * spec.num_agents
+    pairs = [(name, _action_space(spec.action, dim)) for name, dim in zip(spec.agent_names, dims, strict=True)]
+    return describe_spaces(None, spaces.Dict(pairs))
+
+
+def _action_space(action: ActionSpec, dim: int) -> Any:
     if action.kind == "continuous":
-        takes: Any = spaces.Box(-1.0, 1.0, (action.dim,))
-    elif action.kind == "discrete":
-        takes = spaces.Discrete(action.choices[0])
-    else:
-        takes = spaces.MultiDiscrete(list(action.choices))
-    return describe_spaces(None, takes)
+        return spaces.Box(-1.0, 1.0, (dim,))
+    if action.kind == "discrete":
+        return spaces.Discrete(action.choices[0])
+    return spaces.MultiDiscrete(list(action.choices))
 
 
 def _describe(space: Any) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from ..nets.policies import FlatPolicy, Policy, PolicySpec
 from ..types import EnvSpec
 from .files import parse_json
 from .side_files import SideFiles
+from .team_units import AnyUnits, units_of
 from .tensors import Shapes, load_weights, save_actor_pth, save_weights
-from .units import Units
 from .untrusted import Refused, check_policy
 
 BEST_FILE, ACTOR_FILE = "best.safetensors", "actor.pth"
@@ -38,7 +38,7 @@ class BestFile:
         self._side.attempt(ACTOR_FILE, lambda: save_actor_pth(self.folder / ACTOR_FILE, state))
 
 
-def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec, Units]:
+def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec, AnyUnits]:
     """The policy in a run folder, and its units; a policy named by import path only if the user allows it."""
     path = folder / BEST_FILE
 
@@ -64,13 +64,13 @@ def load_best(folder: Path, allow_import: bool) -> tuple[Policy, PolicySpec, Uni
     return policy.requires_grad_(False), spec, units
 
 
-def units_from(about: Mapping[str, str], tensors: Mapping[str, Tensor], folder: Path) -> Units:
+def units_from(about: Mapping[str, str], tensors: Mapping[str, Tensor], folder: Path) -> AnyUnits:
     """The units of the environment; an observed choice becomes one-hot, so a layer must be as wide as its options."""
     shown = parse_json(about["spaces"].encode(), "its description")["observation"]
     widest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
     if shown is not None and shown["kind"] == "discrete" and shown["n"] > widest:
         raise ValueError(f"an observation of {shown['n']} choices fits no layer of it")
-    return Units(about["spaces"], spec_from(about).obs, str(folder))
+    return units_of(about["spaces"], spec_from(about), str(folder))
 
 
 def spec_from(about: Mapping[str, str]) -> PolicySpec:

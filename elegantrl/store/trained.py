@@ -19,7 +19,7 @@ from ..roles.evaluator import Evaluator, Score
 from ..tree import Tree
 from ..types import Weights
 from .best import BEST_FILE, load_best
-from .units import Units
+from .team_units import AnyUnits
 from .untrusted import check_env_id, check_env_kwargs, check_named, load_config
 
 
@@ -30,7 +30,7 @@ class TrainedPolicy:
         self,
         policy: Policy,
         spec: PolicySpec,
-        units: Units,
+        units: AnyUnits,
         config: RunConfig,
         folder: Path,
         allow_import: bool = False,
@@ -96,6 +96,10 @@ class TrainedPolicy:
     ) -> Any:
         """The action for ``env.step``, for one observation of the environment or a batch of them.
 
+        A team gets a dict with an observation for each agent, and the result is a dict with an action for each of them.
+        Agents may be left out: nothing but its own observation reaches an agent, and so each can have a process of its
+        own. ``mask`` is then a dict, too, and in ``carry`` the state of agents that are left out stays as it is.
+
         It is the best known action; with ``stochastic`` a sample of the policy as it explored when it was saved, drawn
         from ``seed``, which is a number, a generator, or None for one stream of this object. ``carry`` is for policies
         with state and policies that see several frames at once: a dict, empty at the beginning of an episode, which
@@ -103,20 +107,19 @@ class TrainedPolicy:
         ``mask`` is for policies that were trained with action masks: a flag for every action, true if it may be taken;
         an observation that holds its mask needs none.
         """
-        batch, num, single = self.units.encode(obs, mask)
+        given = self.units.encode(obs, mask)
         memory = {} if carry is None else carry
-        batch = stack_frames(batch, self.spec.obs, memory)
-        before = memory.get("carry", self.policy.initial_carry(num))
+        batch = stack_frames(given.batch, self.spec.obs, memory)
+        before = memory.get("carry", self.policy.initial_carry(given.num))
         if stochastic:
             generator = seed if isinstance(seed, torch.Generator) else self._generator
             if isinstance(seed, int):
                 generator = torch.Generator().manual_seed(seed)
-            action, after = self._sample(batch, num, before, generator)
+            action, after = self._sample(batch, given.num, before, generator)
         else:
             action, after = self.policy.act(batch, before)
-        memory["carry"] = after
-        taken = self.units.decode(action)
-        return taken[0] if single else taken
+        memory["carry"] = self.units.next_carry(before, after, given)
+        return self.units.decode(action, given)
 
     def _sample(self, batch: Tree, num: int, carry: Tree, generator: torch.Generator) -> tuple[Tensor, Tree]:
         if isinstance(self.policy, EnsemblePolicy):

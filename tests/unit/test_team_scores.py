@@ -1,4 +1,4 @@
-"""Scores of teams by hand: the team's return is the sum, each agent has its own, wins are read where an episode ends."""
+"""Scores of teams by hand: the return is the sum over agents, wins are read where an episode ends."""
 
 from __future__ import annotations
 
