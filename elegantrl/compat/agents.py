@@ -94,7 +94,8 @@ class DocumentedAgent(Settings):
     @classmethod
     def check_trainable(cls) -> None:
         """Refuse to train a class with methods of its own that a run would never call."""
-        changed = {name for name in BY_HAND if getattr(cls, name) is not getattr(DocumentedAgent, name)}
+        ours = next(base for base in cls.__mro__ if base.__module__.startswith(str(__package__)))
+        changed = {name for name in BY_HAND if getattr(cls, name) is not getattr(ours, name)}
         if ignored := changed | {name for name in INNER if hasattr(cls, name)}:
             raise ConfigError(f"{cls.__name__}.{min(ignored)} would never be called; {cls._remedy()}")
 
@@ -261,9 +262,12 @@ def __getattr__(name: str) -> Any:
 
 
 def _agent_class(name: str, algorithm: str, preset: dict[str, Any]) -> type[DocumentedAgent]:
-    replays = find_agent(algorithm).agent.memory == "replay"
+    from .teams import DocumentedTeam  # it inherits from the class above
+
+    agent = find_agent(algorithm).agent
+    replays = agent.memory != "rollout"
     body = {"algorithm": algorithm, "preset": preset, "if_off_policy": replays, "__module__": "elegantrl"}
-    return type(name, (DocumentedAgent,), body)
+    return type(name, (DocumentedTeam if agent.teams else DocumentedAgent,), body)
 
 
 def as_agent(thing: Any) -> DocumentedAgent | None:
@@ -275,8 +279,8 @@ def as_agent(thing: Any) -> DocumentedAgent | None:
     if isinstance(thing, type) and issubclass(thing, DocumentedAgent):
         return thing()
     if isinstance(thing, type) and issubclass(thing, Agent):
-        for name in agent_names():
-            if find_agent(name).agent is thing:
-                return _agent_class(thing.__name__, name, {})()
+        names = [name for name in agent_names() if find_agent(name).agent is thing]
+        if names:  # of several, the one that fixes no settings
+            return _agent_class(thing.__name__, min(names, key=lambda name: len(find_agent(name).preset)), {})()
         raise ConfigError(f"{thing.__name__} is not registered; call elegantrl.register_agent with it first")
     return None

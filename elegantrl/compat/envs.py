@@ -24,6 +24,8 @@ from ..envs import GymVecEnv, VecEnv, make_env
 from ..envs.tutorial import num_lanes
 from ..envs.vec_env import raise_faults
 from ..errors import ConfigError, SpecError, did_you_mean
+from ..nets.policies.base import agent_leaves
+from ..types import EnvSpec, seen_part, vector_dim
 from .fields import UnknownField
 
 OLD_IDS = {
@@ -153,7 +155,7 @@ class _Maker:
 
 def with_spaces(env: Any) -> Any:
     """``env`` itself, or a wrapper with spaces if it has only the documented attributes."""
-    if isinstance(env, VecEnv) or hasattr(env, "action_space"):
+    if isinstance(env, VecEnv) or hasattr(env, "action_space") or hasattr(env, "get_env_info"):  # the last: of SMAC
         return env
     name = type(env).__name__
     if missing := [a for a in ("state_dim", "action_dim", "if_discrete") if not hasattr(env, a)]:
@@ -206,7 +208,8 @@ class BuiltEnv:
         self.env_name = str(getattr(raw, "env_name", origin.name))
         self.num_envs = self.env_num = spec.num_envs
         self.max_step = int(spec.max_episode_steps or origin.claims.get("max_step") or DEFAULT_MAX_STEP)
-        self.state_dim = spec.obs_dim
+        self.num_agents, self.agent_names = spec.num_agents, spec.agent_names
+        self.state_dim = spec.obs_dim if spec.num_agents is None else agent_dim(spec)
         self.action_dim = spec.action.num_outputs
         self.if_discrete = spec.action.kind == "discrete"
         targets = (origin.claims.get("target_return"), getattr(raw, "target_return", None), spec.target_return)
@@ -248,22 +251,24 @@ class BuiltEnv:
 
 
 class BuiltSingleEnv(BuiltEnv):
-    """One environment, NumPy in and out."""
+    """One environment, NumPy in and out. States, actions and rewards of a team have the axis of its agents in front."""
 
     def reset(self, seed: int | None = None) -> Any:
-        return self._reset(seed)[0].cpu().numpy()
+        return seen_part(self._reset(seed))[0].cpu().numpy()
 
-    def step(self, action: Any) -> tuple[Any, float, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, dict[str, Any]]:
         if not self._running:
             raise ConfigError("an episode begins with reset(); call it before the first step and after done")
         self.num_uses += 1
         dtype = torch.int64 if self.if_discrete else torch.float32
         x = torch.as_tensor(np.asarray(action)).to(self.vec.device, dtype)
-        step = raise_faults(self.vec, self.vec.step(x.reshape(1) if self.if_discrete else x.reshape(1, -1)))
+        step = raise_faults(self.vec, self.vec.step(x.reshape(1, *self.vec.spec.action_leaf.shape)))
         cut = bool(step.truncated)
         done = cut or bool(step.terminated)
         self._running = not done
-        return step.next_obs[0].cpu().numpy(), float(step.reward), done, {"TimeLimit.truncated": True} if cut else {}
+        reward = float(step.reward) if self.num_agents is None else step.reward[0].cpu().numpy()
+        state = seen_part(step.next_obs)[0].cpu().numpy()
+        return state, reward, done, {"TimeLimit.truncated": True} if cut else {}
 
 
 class BuiltVecEnv(BuiltEnv):
@@ -299,6 +304,11 @@ class PendulumEnv(BuiltSingleEnv):
 
     def __init__(self, gym_env_name: str = "Pendulum-v1", target_return: float = -200) -> None:
         super().__init__(origin_of(gym_env_name, {"target_return": target_return}))
+
+
+def agent_dim(spec: EnvSpec) -> int:
+    """The numbers that an agent of a team sees."""
+    return vector_dim(agent_leaves(seen_part(spec.obs), spec.team), spec.name)
 
 
 def build_env(env_class: Any, env_args: Mapping[str, Any] | None = None, gpu_id: int = -1) -> BuiltEnv:

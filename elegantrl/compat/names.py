@@ -24,6 +24,11 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "AgentSAC_H": ("sac", {"h_term": True}),
     "AgentReSACHtermK": ("sac", {"h_term": True}),
     "AgentDDPGHterm": ("ddpg", {"h_term": True}),
+    "AgentVDN": ("vdn", {}),
+    "AgentQMix": ("qmix", {}),
+    "AgentMADDPG": ("maddpg", {}),
+    "AgentMATD3": ("matd3", {}),
+    "AgentMAPPO": ("mappo", {}),
 }
 """Documented name -> registered agent and the settings that the name implies."""
 
@@ -73,10 +78,7 @@ NAMES: dict[str, str] = {
 }
 """Documented name -> the module here that defines it; ``gym`` is a module itself."""
 
-_LATER = (
-    "AgentMADDPG", "AgentMATD3", "AgentMAPPO", "AgentQMix", "AgentVDN", "AgentEmbedDQN", "AgentEnsembleDQN",
-    "StockTradingEnv", "StockTradingVecEnv",
-)  # fmt: skip
+_LATER = ("AgentEmbedDQN", "AgentEnsembleDQN", "StockTradingEnv", "StockTradingVecEnv")
 
 PROCESSES = ("Worker", "Learner", "EvaluatorProc", "PipeWorker", "PipeLearner", "PipeEvaluator")
 

@@ -130,8 +130,8 @@ def test_modules_of_processes_say_that_there_is_nothing_to_do():
     assert not hasattr(module, "PipeWorker")
     with pytest.raises(AttributeError, match="PipeWorker is not available: train_and_evaluate_mp"):
         _ = module.PipeWorker
-    with pytest.raises(ImportError, match="AgentMADDPG is not available in this version"):
-        exec("from elegantrl.agents.AgentMADDPG import AgentMADDPG")
+    with pytest.raises(ImportError, match="AgentEmbedDQN is not available in this version"):
+        exec("from elegantrl.agents.AgentEmbedDQN import AgentEmbedDQN")
 
 
 def test_gym_is_gymnasium_in_star_imports_alone():
