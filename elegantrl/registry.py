@@ -23,10 +23,10 @@ from .agents.recurrent_dqn import AgentRecurrentDQN, RecurrentDQNConfig
 from .agents.redq import AgentREDQ, REDQConfig
 from .agents.sac import AgentSAC, SACConfig
 from .agents.td3 import AgentDDPG, AgentTD3, DDPGConfig, TD3Config
+from .agents.team.maddpg import AgentMADDPG, AgentMATD3, MADDPGConfig, MATD3Config
 from .agents.team.mappo import AgentMAPPO, MAPPOConfig
 from .agents.team.qmix import AgentQMix, QMixConfig
 from .agents.team.vdn import AgentVDN, VDNConfig
-from .agents.team.maddpg import AgentMADDPG, AgentMATD3, MADDPGConfig, MATD3Config
 from .errors import ConfigError, did_you_mean
 from .imports import find, is_import_path
 from .rng import derive_seed
@@ -141,6 +141,7 @@ register_agent(
     central_value=False,
 )
 register_agent("mappo", AgentMAPPO, MAPPOConfig, "PPO for teams with a central value; on-policy; all kinds of actions")
+register_agent(
     "maddpg", AgentMADDPG, MADDPGConfig,
     "DDPG for teams, each agent with a critic that sees all; replay; discrete and continuous actions",
 )  # fmt: skip

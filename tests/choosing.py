@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 
 from elegantrl.envs.tensor.base import TensorEnv
-from elegantrl.registry import agent_names, find_agent
 from elegantrl.types import ActionSpec, Leaf, Obs
-
-SINGLE_AGENTS = [name for name in agent_names() if not find_agent(name).agent.teams]
-"""The registered agents that learn for one agent."""
 
 
 class Levers(TensorEnv):

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import SINGLE_AGENTS
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import SINGLE_AGENTS
 from torch import Tensor
 
 import elegantrl

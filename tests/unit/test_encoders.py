@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import SINGLE_AGENTS
 from torch import Tensor, nn
 
 from elegantrl import tree

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import SINGLE_AGENTS, Levers
+from choosing import Levers
 from torch import Tensor, nn
 
 from elegantrl.agents.base import Agent

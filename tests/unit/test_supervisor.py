@@ -13,7 +13,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from choosing import SINGLE_AGENTS
 
 import elegantrl
 from elegantrl import failpoints

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.episode_games import Additive, Climbing, Monotonic, Relay, TwoSteps
 from torch import Tensor
 
 from elegantrl import tree
@@ -19,6 +18,7 @@ from elegantrl.registry import build_agent, find_agent
 from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
 from elegantrl.types import Leaf, Obs, State
+from tests.episode_games import Additive, Climbing, Monotonic, Relay, TwoSteps
 
 CPU = torch.device("cpu")
 BOTH = pytest.mark.parametrize("name", ["vdn", "qmix"])
@@ -344,5 +344,5 @@ def test_they_refuse_what_they_cannot() -> None:
         build("vdn", cartpole)
     env = Relay()
     env.spec = type(env.spec)("Picture", Obs(Leaf((2, 3)), state=Leaf((2, 2))), env.spec.action, 1, 6, num_agents=2)
-    with pytest.raises(SpecError, match="'state'|the observation is float32 of shape"):
+    with pytest.raises(SpecError, match=r"'state'|the observation is float32 of shape"):
         build("qmix", env)

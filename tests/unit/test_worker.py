@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from choosing import SINGLE_AGENTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
