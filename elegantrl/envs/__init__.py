@@ -3,6 +3,7 @@
 make_env("CartPole-v1", 8)                  Gymnasium, eight lanes in this process
 make_env("TensorCartPole", 4096)            tensor operations on any device
 make_env("envpool:Hopper-v4", 64)           EnvPool
+make_env("mpe2:simple_spread_v3", 8)        a team of agents, here of PettingZoo
 make_env("my_package.reach:Reach", 16)      anything importable
 """
 
@@ -11,6 +12,7 @@ from .envpool import EnvPoolVecEnv
 from .frame_stack import FrameStackVecEnv
 from .gymnasium import GymVecEnv
 from .make import env_names, env_settings, make_env, register_env
+from .team_env import TeamVecEnv
 from .tensor import CartPoleVecEnv, ChasingVecEnv, DoorsVecEnv, PendulumVecEnv, TensorEnv
 from .tutorial import TutorialVecEnv
 from .vec_env import Exactness, VecEnv
@@ -34,5 +36,6 @@ __all__ = [
     "VectorEntryEnv",
     "EnvPoolVecEnv",
     "FrameStackVecEnv",
+    "TeamVecEnv",
     "TutorialVecEnv",
 ]

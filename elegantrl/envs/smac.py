@@ -1,6 +1,9 @@
 """Environments with the interface of the StarCraft Multi-Agent Challenge (SMAC): one reward for the whole team, masks
 of available actions, a global state, and battles that are won or lost.
 
+Tests run it with a small combat world of this interface; StarCraft II itself was not run. SMAC takes no seed for an
+episode, so a resume begins new episodes there, with a warning.
+
 Axes: G agents, A options.
 """
 

@@ -103,6 +103,21 @@ def test_an_option_that_an_agent_lacks_is_a_fault() -> None:
     assert len(faults) == 1 and faults[0].lane == 0 and "'runner' was given option [3] of [2]" in faults[0].what
 
 
+def test_forbidden_options_are_replaced_by_allowed_ones() -> None:
+    mask = torch.tensor([[[0, 1, 1, 1, 0], [1, 0, 0, 0, 1]]]).bool()  # choices of three and of two options
+    obs = Obs(torch.zeros(1, 2, 1), mask)
+    taken = [[[0, 0], [2, 1]], [[1, 1], [1, 0]], [[2, 0], [0, 1]]]
+    found = [allowed_actions(torch.tensor([action]), obs, ActionSpec(choices=(3, 2)))[0].tolist() for action in taken]
+    assert found == [[[1, 0], [0, 1]], [[2, 0], [0, 1]], [[1, 0], [0, 1]]]
+
+
+def test_check_env_refuses_rewards_of_agents_that_have_ended() -> None:
+    env: Any = make_env(Relay, 2)
+    for lane in env.envs:
+        lane._rewards = lambda rewards, acted: np.ones(3, np.float32)
+    assert "reward is expected to be 0 for agents that have ended" in message_of(lambda: check_env(env))
+
+
 def test_spaces_are_kept_by_the_names_of_agents() -> None:
     shows, takes = spaces_from(make_env(Relay).spec.spaces)
     assert list(shows.spaces) == list(takes.spaces) == ["runner", "lifter", "scout"], "in the order of agents"
