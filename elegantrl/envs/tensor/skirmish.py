@@ -27,9 +27,9 @@ HALF_WIDTH = 8.0
 SIGHT = 9.0
 RANGE = 5.0
 SPEED = 1.0
-HEALTH = 8.0
-"""Of a unit at first; a hit takes 1."""
-COOLDOWN = 1.0
+HEALTH, ENEMY_HEALTH = 8.0, 7.0
+"""Of an ally and of an enemy at first; a hit takes 1."""
+COOLDOWN = 2.0
 """Steps after a shot in which a weapon cannot be fired."""
 START = 5.0
 """The distance of the centre of a side from the middle of the arena."""
@@ -45,7 +45,7 @@ Aim = Literal["nearest", "weakest"]
 
 
 class SkirmishVecEnv(TensorEnv):
-    """Allies, which are the team, fight a scripted side of units of the same kind.
+    """Allies, which are the team, fight a scripted side of units that are a little weaker.
 
     An ally that is alive may stop, move to one of four sides within the arena, or attack an enemy that is alive and
     within ``RANGE``; a shot hits at once if the weapon is ready, and otherwise the unit waits. One that is dead has the
@@ -96,8 +96,9 @@ class SkirmishVecEnv(TensorEnv):
         scale = torch.tensor([HALF_WIDTH, HALF_WIDTH, HEALTH, COOLDOWN], device=self.device)
         self._scale_411 = scale.view(4, 1, 1)
         side = [-START] * team + [START] * self.num_enemies
-        first = [side, [0.0] * num_units, [HEALTH] * num_units, [0.0] * num_units]
+        first = [side, [0.0] * num_units, [HEALTH] * team + [ENEMY_HEALTH] * self.num_enemies, [0.0] * num_units]
         self._first = torch.tensor(first, device=self.device).flatten()
+        self._number_U11 = torch.arange(num_units, device=self.device).view(-1, 1, 1)
         # The other allies of each ally.
         others = [[other for other in range(team) if other != ally] for ally in range(team)]
         self._others = torch.tensor(others, dtype=torch.int64, device=self.device)  # [G, G - 1]
@@ -120,7 +121,7 @@ class SkirmishVecEnv(TensorEnv):
         scripted, aimed_back = self._script(place, health, alive)
         target = torch.cat([aimed_at, aimed_back])  # [U, N] the unit that a unit shoots at, or -1
         fires = (target >= 0) & (wait == 0) & alive
-        hits = torch.zeros_like(health).scatter_add(0, target.clamp(min=0), fires.float())
+        hits = ((target == self._number_U11) & fires).sum(1)  # [U, N]
         step = torch.cat([ordered, scripted], dim=1) * alive  # [D, U, N]
         place = torch.add(place, step, alpha=SPEED).clamp(-HALF_WIDTH, HALF_WIDTH)
         left = (health - hits).clamp(min=0)
@@ -155,7 +156,7 @@ class SkirmishVecEnv(TensorEnv):
         """The share [N] of each agent in what the enemies lost."""
         had, left = before[self._team :], after[self._team :]
         killed = ((had > 0) & (left == 0)).sum(0)
-        damage = (had - left).sum(0) / HEALTH
+        damage = (had - left).sum(0) / ENEMY_HEALTH
         reward = (DAMAGE_SHARE * damage + KILL_SHARE * killed) / self.num_enemies + WIN_SHARE * self._is_won(after)
         return reward / self._team
 
