@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from rich.table import Table
 
@@ -10,7 +10,7 @@ from ..config.recipes import tuned_environments
 from ..envs import env_names
 from ..envs.games import PACKAGES, installed
 from ..nets.encoders import ENCODERS
-from ..registry import agent_names, find_agent
+from ..registry import AgentEntry, agent_names, find_agent
 from ..runtime.display import Stdout
 from .output import write_line
 from .parse import parse
@@ -23,7 +23,8 @@ class EnvFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentFlags:
-    """List the agents, the environments each has tuned settings for, and the encoders of observations."""
+    """List the agents, what each needs, the environments each has tuned settings for, and the encoders of
+    observations."""
 
 
 def envs_main(argv: list[str]) -> int:
@@ -39,12 +40,24 @@ def envs_main(argv: list[str]) -> int:
     return 0
 
 
+def needs_of(entry: AgentEntry) -> str:
+    """What an agent needs of an environment, and whether it can have a memory: ``team; discrete; memory``."""
+    who = "team" if entry.agent.teams else "one agent"
+    kinds = [kind for kind in ("discrete", "multi_discrete", "continuous") if kind in entry.agent.actions]
+    has_memory = any(f.name == "memory" for f in fields(entry.config))
+    return "; ".join([who, ", ".join(kinds), *["memory"] * has_memory])
+
+
 def agents_main(argv: list[str]) -> int:
     parse(AgentFlags, argv, "elegantrl agents")
-    table = Table("agent", "what it is", "tuned for", title="Agents", title_justify="left")
+    table = Table("agent", "what it is", "needs", "tuned for", title="Agents", title_justify="left")
     for name in agent_names():
-        table.add_row(name, find_agent(name).summary, ", ".join(tuned_environments(name)))
+        entry = find_agent(name)
+        table.add_row(name, entry.summary, needs_of(entry), ", ".join(tuned_environments(name)))
     Stdout().print(table)
+    write_line(
+        "needs: one agent or a team in the environment; kinds of actions; memory is optional (--agent.memory gru)"
+    )
     encoders = Table("encoder", "what it is", title="Encoders of observations (--agent.encoder)", title_justify="left")
     encoders.add_row("auto", "one for each part of an observation, selected by its shape and type")
     for name, build in ENCODERS.items():
