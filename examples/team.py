@@ -20,6 +20,5 @@ if __name__ == "__main__":
         actions = policy.act({name: obs[0, i] for i, name in enumerate(names)})
         step = env.step(obs.new_tensor([[int(actions[name]) for name in names]]).long())
         obs, total = step.obs, total + float(step.reward.sum())
-    print(
-        f"return of an episode {total:.1f}, of training {run.best_return:.1f}; each agent {run.summary['agent_returns']}"
-    )
+    print(f"return of an episode {total:.1f}, of training {run.best_return:.1f}")
+    print(f"of each agent {run.summary['agent_returns']}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from elegantrl.envs import check_env, make_env
 from elegantrl.runtime.run import RunResult
@@ -23,6 +24,7 @@ SHORT: dict[str, Any] = {"hidden": [8], "horizon": 8, "max_steps": 64, "num_envs
         ("dict_env", "Deliver", "ppo", {}),
         ("mask_env", "Sort", "dqn", {"learning_starts": 8, "batch_size": 4}),
         ("tensor_env", "Reach", "ppo", {}),
+        ("portfolio_team", "Desks", "mappo", {}),
     ],
 )
 def test_an_environment_of_an_example(
@@ -36,3 +38,18 @@ def test_an_environment_of_an_example(
     check_env(make_env(env, 3, frame_stack=settings.get("frame_stack")), steps=60)
     result = run_quietly(agent, env, run_dir=tmp_path / "run", executor="inline", **SHORT, **settings)
     assert result.summary["updates"] > 0
+
+
+def test_desks_share_one_reward_and_gain_with_their_signals() -> None:
+    """Weights that follow the signals earn far more than equal ones, which earn next to nothing."""
+    spec = importlib.util.spec_from_file_location("portfolio_team", EXAMPLES / "portfolio_team.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    env = make_env(module.Desks, 256)
+    obs, total = env.reset(1), torch.zeros(256)
+    for _ in range(30):
+        step = env.step(obs.seen[..., :2].clamp(-1, 1))
+        assert (step.reward == step.reward[:, :1]).all()
+        obs, total = step.obs, total + step.reward.sum(1)
+    assert total.mean() > 10 and abs(module.equal_weights(256)) < 3

@@ -56,3 +56,28 @@ def test_an_environment_without_pictures_is_named(run_quietly: Run, cli: Cli, tm
     outcome = cli("eval", tmp_path / "run", "--episodes", 1, "--video", tmp_path / "a.gif")
     assert (outcome.code == 2 and "render_mode" in outcome.sentence) or "draws no pictures" in outcome.sentence
     assert not (tmp_path / "a.gif").exists()
+
+
+@pytest.mark.parametrize(("agent", "env"), [("mappo", "TensorSpread"), ("mappo", "TensorSkirmish")])
+def test_a_team_of_a_tensor_environment_is_filmed(
+    run_quietly: Run, cli: Cli, tmp_path: Path, agent: str, env: str
+) -> None:
+    pytest.importorskip("imageio")
+    run_quietly(agent, env, run_dir=tmp_path / "run", **SHORT)
+    file = tmp_path / "team.gif"
+    result = json.loads(cli("eval", tmp_path / "run", "--episodes", 1, "--video", file, "--json").out.splitlines()[-1])
+    assert result["video"]["frames"] >= 2 and len(result["agent_means"]) == 3
+    assert result["video"]["return"] == pytest.approx(result["mean_return"], rel=1e-4)  # the same seed and policy
+    assert ("win_rate" in result) == (env == "TensorSkirmish")
+    with Image.open(file) as image:
+        assert image.size[0] >= 64
+
+
+def test_a_team_with_render_is_filmed(run_quietly: Run, tmp_path: Path) -> None:
+    pytest.importorskip("imageio")
+    pytest.importorskip("mpe2")
+    run = run_quietly("mappo", "mpe2:simple_spread_v3", run_dir=tmp_path / "run", **SHORT)
+    video = film_episode(run.load_policy(), tmp_path / "team.gif")
+    assert video.num_frames == 26
+    with Image.open(tmp_path / "team.gif") as image:
+        assert image.n_frames > 1
