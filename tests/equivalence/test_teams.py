@@ -25,10 +25,20 @@ CPU = torch.device("cpu")
 REPLAY: dict[str, Any] = {"buffer_size": 240, "learning_starts": 24, "batch_size": 4}
 SMALL: dict[str, Any] = {"hidden": (8,), "horizon": 6}
 WORLDS = {"discrete": [PlainSigns, LeavingSigns], "continuous": [Aims]}
-CASES = [
-    (name, world) for name in TEAM_AGENTS for kind in WORLDS if kind in find_agent(name).agent.actions
+CASES: list[tuple[str, Any, dict[str, Any]]] = [
+    (name, world, {}) for name in TEAM_AGENTS for kind in WORLDS if kind in find_agent(name).agent.actions
     for world in WORLDS[kind]
 ]  # fmt: skip
+CASES += [
+    ("mappo", LeavingSigns, {"memory": "gru", "memory_size": 6, "team_reward": True, "normalize_obs": True}),
+    ("ippo", LeavingSigns, {"memory": "lstm", "memory_size": 6, "separate": True}),
+    ("vdn", LeavingSigns, {"memory": "gru", "memory_size": 6, "tau": 1.0, "target_interval": 3}),
+    ("vdn", PlainSigns, {"normalize_obs": True, "separate": True}),
+    ("qmix", LeavingSigns, {"prioritized": True, "lr_schedule": "linear"}),
+    ("qmix", LeavingSigns, {"memory": "lstm", "memory_size": 6, "double": False}),
+    ("matd3", LeavingSigns, {"prioritized": True, "n_step": 2, "normalize_obs": True}),
+    ("maddpg", Aims, {"noise": "ou", "warm_up_hold": 3, "layer_norm": True}),
+]
 
 
 def settings(name: str) -> dict[str, Any]:
@@ -36,15 +46,15 @@ def settings(name: str) -> dict[str, Any]:
     return SMALL | (REPLAY if find_agent(name).agent.memory != "rollout" else {"batch_size": 12})
 
 
-def config(name: str) -> Any:
+def config(name: str, extra: dict[str, Any]) -> Any:
     entry = find_agent(name)
-    return entry.config(**entry.preset | settings(name))
+    return entry.config(**entry.preset | settings(name) | extra)
 
 
-@pytest.mark.parametrize(("name", "world"), CASES)
-def test_gradients_mapped_over_agents_equal_a_loop(name: str, world: Any) -> None:
+@pytest.mark.parametrize(("name", "world", "extra"), CASES)
+def test_gradients_mapped_over_agents_equal_a_loop(name: str, world: Any, extra: dict[str, Any]) -> None:
     env = make_env(world, 4)
-    learners = [Learner(name, config(name), env.spec, CPU, seed, gradients="autograd") for seed in range(2)]
+    learners = [Learner(name, config(name, extra), env.spec, CPU, seed, gradients="autograd") for seed in range(2)]
     first, *_ = agents = [learner.agent for learner in learners]
     actor = GroupActor(env, first.policy_spec, seed=0)
     calls: dict[str, tuple[Any, ...]] = {}
@@ -76,7 +86,7 @@ def test_gradients_mapped_over_agents_equal_a_loop(name: str, world: Any) -> Non
                 torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "world"), CASES)
+@pytest.mark.parametrize(("name", "world", "extra"), CASES)
 def test_resumed_run_equals_uninterrupted_run(
     run_quietly: Callable[..., RunResult],
     load_commit: Callable[[Path], dict[str, Any]],
@@ -84,9 +94,11 @@ def test_resumed_run_equals_uninterrupted_run(
     tmp_path: Path,
     name: str,
     world: Any,
+    extra: dict[str, Any],
 ) -> None:
     path = f"{world.__module__}:{world.__name__}"
-    common: dict[str, Any] = {"seed": 7, "eval": {"interval": 10**9, "episodes": 2}, "num_envs": 3, **settings(name)}
+    common: dict[str, Any] = {"seed": 7, "eval": {"interval": 10**9, "episodes": 2}, "num_envs": 3}
+    common |= settings(name) | extra
     run_quietly(name, path, run_dir=tmp_path / "whole", max_steps=144, **common)
     run_quietly(name, path, run_dir=tmp_path / "parts", max_steps=72, **common)
     half = learned(load_commit(tmp_path / "parts"))

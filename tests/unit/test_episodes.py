@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from elegantrl import tree
 from elegantrl.data.episodes import EpisodeRing
 from elegantrl.errors import ConfigError
 from elegantrl.types import ActionSpec, EnvSpec, Leaf, Obs, Rollout
@@ -80,6 +81,33 @@ def test_a_ring_continues_from_its_state() -> None:
     assert episodes(ring) == episodes(other) and ring.open_length == other.open_length
     one, two = (each.sample(5, torch.Generator().manual_seed(1)) for each in (ring, other))
     assert torch.equal(one.obs.seen, two.obs.seen) and torch.equal(one.valid, two.valid)
+
+
+def one_by_one(ring: EpisodeRing, rollout: Rollout) -> None:
+    """Add the steps of a rollout one at a time."""
+    for t in range(len(rollout.terminated)):
+        ring.add(tree.rows(rollout, slice(t, t + 1)))
+
+
+@pytest.mark.parametrize("num_slots", [1, 3, 7, 40])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
+def test_a_rollout_at_once_is_the_same_as_step_by_step(num_slots: int, rate: float) -> None:
+    """Also where more episodes end at once than the ring has slots."""
+    g = torch.Generator().manual_seed(num_slots)
+    rings = [EpisodeRing(num_slots * 4, spec_of(num_envs=5), CPU) for _ in range(2)]
+    for start in range(0, 22, 11):
+        rollout = rollout_of((torch.rand(11, 5, generator=g) < rate).int().tolist(), start)
+        rings[0].add(rollout)
+        one_by_one(rings[1], rollout)
+    assert episodes(rings[0]) == episodes(rings[1]) != []
+    states = [ring.state_dict() for ring in rings]
+    assert states[0].keys() == states[1].keys() and states[0]["open_length"] == states[1]["open_length"]
+    pairs = zip(*(tree.leaves(ring.steps) for ring in rings), strict=True)
+    kept = rings[0]._kept()
+    assert all(torch.equal(one[kept], other[kept]) for one, other in pairs)
+    length, padded = rings[0].length, rings[0].steps[2]
+    for slot in kept[: rings[0].filled].tolist():
+        assert not padded[slot, length[slot] :].any()
 
 
 def test_what_cannot_work_is_refused() -> None:

@@ -12,7 +12,9 @@ from torch import Tensor
 from elegantrl import tree
 from elegantrl.agents.returns import td_lambda_targets
 from elegantrl.data.episodes import EpisodeBatch, PrioritizedEpisodes
+from elegantrl.envs import make_env
 from elegantrl.envs.tensor.base import TensorEnv
+from elegantrl.errors import SpecError
 from elegantrl.nets.mixers import Mixer
 from elegantrl.registry import build_agent, find_agent
 from elegantrl.roles.group import GroupActor
@@ -336,13 +338,10 @@ def test_masked_actions_are_never_taken(name: str, memory: str) -> None:
 
 
 def test_they_refuse_what_they_cannot() -> None:
-    from elegantrl.envs import make_env
-    from elegantrl.errors import SpecError
-
     cartpole: Any = make_env("TensorCartPole", 1)
     with pytest.raises(SpecError, match="AgentVDN learns for a team, but TensorCartPole has one agent"):
         build("vdn", cartpole)
     env = Relay()
     env.spec = type(env.spec)("Picture", Obs(Leaf((2, 3)), state=Leaf((2, 2))), env.spec.action, 1, 6, num_agents=2)
-    with pytest.raises(SpecError, match=r"'state'|the observation is float32 of shape"):
+    with pytest.raises(SpecError, match=r"state of Picture is float32 of shape \(2, 2\), but QMIX .*; flatten"):
         build("qmix", env)

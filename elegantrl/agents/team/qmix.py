@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...config.fields import setting
+from ...errors import SpecError
 from ...nets.mixers import Mixer
 from ...tree import Tree
 from ...types import EnvSpec, Obs, active_of, vector_dim
@@ -42,7 +44,10 @@ class AgentQMix(AgentVDN):
     def state_dim(self, spec: EnvSpec) -> int:
         """The length of ``whole_state``."""
         if isinstance(spec.obs, Obs) and spec.obs.state is not None:
-            return vector_dim(spec.obs.state, spec.name)
+            leaf: Any = spec.obs.state
+            if len(leaf.shape) != 1 or leaf.dtype != "float32":
+                raise SpecError(f"the state of {spec.name} is {leaf}, but QMIX takes a vector of floats; flatten it")
+            return int(leaf.shape[0])
         core = self.policy.core
         num_features: int = vector_dim(self.policy.feature_leaves) if core is None else core.input.in_features
         return spec.team[0] * num_features
