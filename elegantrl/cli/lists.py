@@ -55,9 +55,7 @@ def agents_main(argv: list[str]) -> int:
         entry = find_agent(name)
         table.add_row(name, entry.summary, needs_of(entry), ", ".join(tuned_environments(name)))
     Stdout().print(table)
-    write_line(
-        "needs: one agent or a team; kinds of actions; with memory: --agent.memory gru or lstm adds one."
-    )
+    write_line("needs: one agent or a team; kinds of actions; with memory: --agent.memory gru or lstm adds one.")
     encoders = Table("encoder", "what it is", title="Encoders of observations (--agent.encoder)", title_justify="left")
     encoders.add_row("auto", "one for each part of an observation, selected by its shape and type")
     for name, build in ENCODERS.items():
