@@ -22,7 +22,7 @@ from tests.names import TEAM_AGENTS
 from tests.teams import Aims, LeavingSigns, PlainSigns
 
 CPU = torch.device("cpu")
-REPLAY: dict[str, Any] = {"buffer_size": 240, "learning_starts": 24, "batch_size": 4}
+REPLAY: dict[str, Any] = {"buffer_size": 240, "learning_starts": 24, "batch_size": 4, "updates_per_step": 0.25}
 SMALL: dict[str, Any] = {"hidden": (8,), "horizon": 6}
 WORLDS = {"discrete": [PlainSigns, LeavingSigns], "continuous": [Aims]}
 CASES: list[tuple[str, Any, dict[str, Any]]] = [

@@ -231,6 +231,7 @@ HELPERS = {
     "golden.py",
     "names.py",
     "samples.py",
+    "team_games.py",
     "team_worlds.py",
     "teams.py",
 }

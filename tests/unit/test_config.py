@@ -32,7 +32,7 @@ def changed(value: Any) -> Any:
     if isinstance(value, int):
         return value + 1
     if isinstance(value, float):
-        return value * 0.5 + 0.01
+        return value * 0.5 + 0.013
     if isinstance(value, tuple):
         return (*value, 3)
     return {

@@ -98,6 +98,6 @@ def test_every_entry_has_a_summary_and_hot_functions() -> None:
     for name in agent_names():
         entry = find_agent(name)
         assert entry.summary
-        assert entry.agent.memory in ("rollout", "replay", "fragments")
+        assert entry.agent.memory in ("rollout", "replay", "fragments", "episodes")
         hot: tuple[Any, ...] = entry.agent.hot
         assert hot and all(callable(getattr(entry.agent, function)) for function in hot)

@@ -55,9 +55,9 @@ class SkirmishVecEnv(TensorEnv):
     none is within range, it goes straight to the nearest one, wherever that is.
 
     An ally sees its own place, health and weapon, and of each unit alive within ``SIGHT`` the distance, the offset, the
-    health and, of an enemy, whether it is in range. The team's reward is shared equally, also by allies that are dead,
-    because a victory may be due to them: damage, kills and the victory are worth 8, 2 and 10 in total. A side that is
-    dead ends the episode; if both are, the battle is not won.
+    health and, of an enemy, whether it is in range. The team's reward is shared equally by the allies that are alive:
+    damage, kills and the victory are worth 8, 2 and 10 in total. A side that is dead ends the episode; if both are, the
+    battle is not won.
     """
 
     name = "TensorSkirmish"
@@ -126,7 +126,8 @@ class SkirmishVecEnv(TensorEnv):
         place = torch.add(place, step, alpha=SPEED).clamp(-HALF_WIDTH, HALF_WIDTH)
         left = (health - hits).clamp(min=0)
         wait = torch.where(fires, COOLDOWN, (wait - 1).clamp(min=0))
-        reward = self._reward(health, left).expand(self._team, -1)
+        fighting = alive[: self._team]
+        reward = self._reward(health, left) / fighting.sum(0).clamp(min=1) * fighting  # [G, N]
         return rows(torch.cat([place.flatten(0, 1), left, wait])), rows(reward), self._is_over(left)
 
     def _units(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,12 +154,11 @@ class SkirmishVecEnv(TensorEnv):
         return direction, torch.where(in_range, target, -1)
 
     def _reward(self, before: Tensor, after: Tensor) -> Tensor:
-        """The share [N] of each agent in what the enemies lost."""
+        """The reward [N] of the team for what the enemies lost."""
         had, left = before[self._team :], after[self._team :]
         killed = ((had > 0) & (left == 0)).sum(0)
         damage = (had - left).sum(0) / ENEMY_HEALTH
-        reward = (DAMAGE_SHARE * damage + KILL_SHARE * killed) / self.num_enemies + WIN_SHARE * self._is_won(after)
-        return reward / self._team
+        return (DAMAGE_SHARE * damage + KILL_SHARE * killed) / self.num_enemies + WIN_SHARE * self._is_won(after)
 
     def _is_won(self, health: Tensor) -> Tensor:
         return (health[self._team :] == 0).all(0) & (health[: self._team] > 0).any(0)
