@@ -112,8 +112,8 @@ def show(flags: Flags, policy: TrainedPolicy, env: str, score: Score, video: Vid
     table.add_row(*row.values())
     Stdout().print(table)
     if score.agent_returns:
-        agents = Table("agent", title="Mean returns of the agents; the team's is their sum", title_justify="left")
-        agents.add_column("mean", justify="right")
+        agents = Table("agent")
+        agents.add_column("mean return", justify="right")
         for name, mean in score.agent_means.items():
             agents.add_row(escape(name), f"{mean:,.1f}")
         Stdout().print(agents)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 from torch import Tensor
 
+from elegantrl.cli.lists import needs_of
 from elegantrl.envs import VecEnv
 from elegantrl.execute.packing import pack, unpack
 from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import PolicySpec
+from elegantrl.registry import find_agent
 from elegantrl.roles.evaluator import Evaluator, Score
 from elegantrl.runtime.display import RunDisplay, show_summary
 from elegantrl.runtime.evaluation import Evaluation
@@ -126,3 +130,23 @@ def test_the_display_and_the_summary_show_them(tmp_path: Path) -> None:
     show_summary(console, tmp_path, summary)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "won 50%" in text and "win rate" in text and "return of right" in text
+
+
+def test_agents_say_what_they_need(cli: Callable[..., Any]) -> None:
+    needs = {name: needs_of(find_agent(name)) for name in ("ppo", "qmix", "mappo", "sac")}
+    assert needs["ppo"] == "one agent; discrete, multi_discrete, continuous; memory"
+    assert needs["qmix"].startswith("team; discrete") and needs["mappo"].startswith("team; discrete, multi_discrete")
+    assert needs["sac"] == "one agent; continuous"
+    assert "needs" in cli("agents").out
+
+
+def test_a_run_names_its_team(
+    run_quietly: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings: dict[str, Any] = {"hidden": [8], "horizon": 8, "max_steps": 16, "num_envs": 2, "eval": {"episodes": 2}}
+    result = run_quietly("mappo", "TensorSkirmish", run_dir=tmp_path / "run", **settings)
+    out = capsys.readouterr().out
+    assert "team of 3 agents: " in out and "won " in out
+    assert 0 <= result.summary["win_rate"] <= 1 and len(result.summary["agent_returns"]) == 3
+    score = result.load_policy().evaluate(episodes=3, seed=5)
+    assert score == result.load_policy().evaluate(episodes=3, seed=5) and len(score.won) == 3
