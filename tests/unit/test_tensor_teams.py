@@ -292,7 +292,8 @@ def test_rules_of_a_skirmish_hold_over_whole_battles(oracles: ModuleType) -> Non
         assert (step.won == (enemies_dead & ~allies_dead)).all() and (
             step.terminated == enemies_dead | allies_dead
         ).all()
-        assert (step.reward >= 0).all() and (step.reward == step.reward[:, :1]).all()
+        share = step.reward.amax(1, keepdim=True)
+        assert (step.reward >= 0).all() and (step.reward == torch.where(obs.active, share, 0.0)).all()
         total += step.reward.sum(1)
         done = step.terminated | step.truncated
         returns += zip(total[done].tolist(), step.won[done].tolist(), strict=True)
