@@ -78,11 +78,8 @@ class SkirmishVecEnv(TensorEnv):
                 f"environment {self.name!r}: enemy_aim={enemy_aim!r:.80} is not among {', '.join(get_args(Aim))}"
             )
         self.enemy_aim = enemy_aim
-        team, self.num_enemies = (
-            require_count(self.name, "allies", allies),
-            require_count(self.name, "enemies", enemies),
-        )
-        self.num_agents = self._team = team
+        self.num_agents = self._team = team = require_count(self.name, "allies", allies)
+        self.num_enemies = require_count(self.name, "enemies", enemies)
         num_actions, num_units = FIRST_ATTACK + self.num_enemies, team + self.num_enemies
         self.action = ActionSpec(choices=(num_actions,))
         self.obs = Obs(
