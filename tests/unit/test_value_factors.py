@@ -298,12 +298,12 @@ GAME |= {"updates_per_step": 0.02, "lr": 5e-3, "hidden": (16,), "tau": 0.05, "ga
 @BOTH
 def test_both_solve_the_additive_game(name: str) -> None:
     env = Additive(64)
-    learner = learn(name, env, 32_000, **GAME)
-    action, total = greedy_total(learner, env)
+    action, total = greedy_total(learn(name, env, 19_200, **GAME), env)
     assert action == [1, 2]
-    torch.testing.assert_close(total, torch.tensor(Additive.payoff), atol=0.25, rtol=0)
+    torch.testing.assert_close(total, torch.tensor(Additive.payoff), atol=0.5, rtol=0)
 
 
+@pytest.mark.slow
 def test_qmix_fits_the_monotonic_game_and_vdn_cannot() -> None:
     env, payoff = Monotonic(64), torch.tensor(Monotonic.payoff)
     _, mixed = greedy_total(learn("qmix", env, 32_000, **GAME), env)
@@ -313,6 +313,7 @@ def test_qmix_fits_the_monotonic_game_and_vdn_cannot() -> None:
     torch.testing.assert_close(summed, torch.tensor([[-2.0, 2.0], [2.0, 6.0]]), atol=0.5, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_two_step_game_needs_a_mixer() -> None:
     """VDN takes 7 for certain, because a sum estimates the 8 of the other table as less; QMIX finds the 8."""
     env = TwoSteps(64)

@@ -35,7 +35,7 @@ class VDNConfig(DQNConfig):
     horizon: int = setting(8, ge=1)
     batch_size: int = setting(32, ge=1)
     """Episodes per gradient step."""
-    updates_per_step: float = setting(0.02, gt=0.0)
+    updates_per_step: float = setting(0.01, gt=0.0)
     lr: float = tunable(5e-4, 1e-5, 1e-2, "log", gt=0.0)
     max_grad_norm: float | None = setting(10.0, gt=0.0)
     td_lambda: float = tunable(0.6, 0.0, 1.0, ge=0.0, le=1.0)
