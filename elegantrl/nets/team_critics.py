@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..tree import Tree
 from ..types import Obs, seen_part, vector_dim
-from .layers import ALL, Members, mlp
+from .layers import ALL, Members, Stack, mlp
 from .networks import NetSpec
 from .policies.base import agent_leaves
 
@@ -21,8 +21,6 @@ class TeamCritic(nn.Module):
     A critic sees ``Obs.state``, or the observations of all agents side by side where there is none, and the actions of
     all agents. Critics share an encoder if the observation of an agent is no vector of floats.
     """
-
-    own: Tensor
 
     def __init__(self, obs: Tree, action_dim: int, net: NetSpec, num_critics: int, normed: bool = False):
         """``obs`` are the leaves of a team's observations; if ``normed``, hidden layers are layer-normalised."""
@@ -40,8 +38,6 @@ class TeamCritic(nn.Module):
         # Member e * G + g is critic e of agent g: the first G members are one critic of each agent.
         num_members = num_critics * self.num_agents
         self.net = mlp(sizes, net.activation, init=net.init, num_members=num_members, normed=normed)
-        own_GG = torch.eye(self.num_agents, dtype=torch.bool)
-        self.register_buffer("own", own_GG[:, None, :, None], persistent=False)
 
     def features(self, obs: Tree, normed: Tree) -> Tensor:
         """What all critics see besides actions [B, F], given observations and their normalised part."""
@@ -66,10 +62,15 @@ class TeamCritic(nn.Module):
 
         Agent g has a gradient only for its own action and through its own critic.
         """
-        joint_GBGA = torch.where(self.own, own_action, action)
-        shared_GBF = features.expand(self.num_agents, *features.shape)
-        inputs_GBI = torch.cat([shared_GBF, joint_GBGA.flatten(2)], -1)
-        return self._values(slice(self.num_agents), inputs_GBI).squeeze(0)
+        first, *others = self.net
+        members, team, num_outputs = slice(self.num_agents), self.num_agents, first.weight.shape[-1]
+        # The first layer is linear: an agent's inputs give what the joint action of all gives, plus what the change of
+        # its own action gives. Neither inputs for each agent nor gradients for all inputs are needed.
+        shared_GBK = first.subset(members, torch.cat([features, action.flatten(1)], -1))
+        weight_GGAK = first.weight[members, features.shape[-1] :].view(team, team, -1, num_outputs)
+        own_GAK = weight_GGAK.diagonal().movedim(-1, 0)
+        hidden_GBK = torch.baddbmm(shared_GBK, (own_action - action).transpose(0, 1), own_GAK)
+        return Stack(*others).subset(members, hidden_GBK).squeeze(-1).t()
 
     def _values(self, members: Members, inputs: Tensor) -> Tensor:
         q_MB = self.net.subset(members, inputs).squeeze(-1)
