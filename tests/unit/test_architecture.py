@@ -224,7 +224,17 @@ def test_the_package_imports_without_its_extras() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT.parent)})
 
 
-HELPERS = {"choosing.py", "conftest.py", "episode_games.py", "golden.py", "names.py", "samples.py", "team_games.py", "team_worlds.py", "teams.py"}
+HELPERS = {
+    "choosing.py",
+    "conftest.py",
+    "episode_games.py",
+    "golden.py",
+    "names.py",
+    "samples.py",
+    "team_games.py",
+    "team_worlds.py",
+    "teams.py",
+}
 
 HELPERS = {"choosing.py", "conftest.py", "golden.py", "samples.py", "team_games.py"}
 
