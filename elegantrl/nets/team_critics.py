@@ -5,6 +5,8 @@ Axes: B rows, G agents, E critics of an agent, A action, F features of the whole
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -62,7 +64,8 @@ class TeamCritic(nn.Module):
 
         Agent g has a gradient only for its own action and through its own critic.
         """
-        first, *others = self.net
+        layers: list[Any] = list(self.net)
+        first, *others = layers
         members, team, num_outputs = slice(self.num_agents), self.num_agents, first.weight.shape[-1]
         # The first layer is linear: an agent's inputs give what the joint action of all gives, plus what the change of
         # its own action gives. Neither inputs for each agent nor gradients for all inputs are needed.

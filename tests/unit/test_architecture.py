@@ -236,8 +236,6 @@ HELPERS = {
     "teams.py",
 }
 
-HELPERS = {"choosing.py", "conftest.py", "golden.py", "samples.py", "team_games.py"}
-
 
 def test_ci_runs_the_whole_suite() -> None:
     """Guards against: Z6, tests that nothing runs and files that the runner does not collect."""
