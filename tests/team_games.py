@@ -1,12 +1,57 @@
-"""Small games of teams: a shared goal, a zero sum, and agents that end early, with masks and a global state."""
+"""Small games of teams: a shared goal, a zero sum, and agents that end early, with masks and a global state; random
+transitions of a team."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from elegantrl.envs.tensor.base import TensorEnv
-from elegantrl.types import ActionSpec, Leaf, Obs
+from elegantrl.registry import build_agent, find_agent
+from elegantrl.types import ActionSpec, EnvSpec, Leaf, Obs, Transition
+
+CPU = torch.device("cpu")
+ROWS, AGENTS, DIM = 6, 3, 2
+DISCRETE, CONTINUOUS = ActionSpec(choices=(DIM + 2,)), ActionSpec(dim=DIM)
+SIZED = ActionSpec(dim=DIM, sizes=(2, 1, 2))
+
+
+def build(spec: EnvSpec, name: str = "matd3", seed: int = 0, **settings: Any) -> Any:
+    entry = find_agent(name)
+    return build_agent(entry, spec, entry.config(**{"hidden": (8, 8), **settings}), CPU, seed)
+
+
+def team_spec(action: ActionSpec, full: bool = True, obs_dim: int = 4, num_agents: int = AGENTS) -> EnvSpec:
+    """Of a team with mask, state and agents that end, or with plain observations."""
+    obs: Any = Leaf((num_agents, obs_dim))
+    if full:
+        mask = Leaf((num_agents, action.num_outputs), "bool") if action.choices else None
+        obs = Obs(obs, mask, Leaf((5,)), Leaf((num_agents,), "bool"))  # type: ignore[arg-type]
+    return EnvSpec("Team", obs, action, 1, num_agents=num_agents)
+
+
+def transitions(spec: EnvSpec, weighted: bool = False, seed: int = 0) -> Transition:
+    g = torch.Generator().manual_seed(seed)
+
+    def observed() -> Any:
+        seen = torch.randn(ROWS, *spec.obs.seen.shape if isinstance(spec.obs, Obs) else spec.obs.shape, generator=g)
+        if not isinstance(spec.obs, Obs):
+            return seen
+        active = torch.rand(ROWS, AGENTS, generator=g) < 0.7
+        mask = None
+        if spec.obs.mask is not None:
+            mask = (torch.rand(ROWS, *spec.obs.mask.shape, generator=g) < 0.6) & active.unsqueeze(-1)
+        return Obs(seen * active.unsqueeze(-1), mask, torch.randn(ROWS, 5, generator=g), active)
+
+    action = spec.action.random((ROWS, AGENTS), g)
+    if spec.action.sizes:
+        action = action * torch.tensor([[i < size for i in range(DIM)] for size in spec.action.sizes])
+    discount = torch.where(torch.rand(ROWS, generator=g) < 0.3, 0.0, 0.9)
+    weight = torch.rand(ROWS, generator=g) if weighted else None
+    reward = torch.randn(ROWS, AGENTS, generator=g)
+    return Transition(observed(), action, reward, discount, observed(), weight)
 
 
 class Sum(TensorEnv):

@@ -5,14 +5,12 @@ Axes: B rows, G agents, E critics of an agent, A action, F features of the whole
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from ..tree import Tree
 from ..types import Obs, seen_part, vector_dim
-from .layers import ALL, Members, Stack, mlp
+from .layers import ALL, EnsembleLinear, Members, Stack, mlp
 from .networks import NetSpec
 from .policies.base import agent_leaves
 
@@ -64,8 +62,8 @@ class TeamCritic(nn.Module):
 
         Agent g has a gradient only for its own action and through its own critic.
         """
-        layers: list[Any] = list(self.net)
-        first, *others = layers
+        first, *others = self.net
+        assert isinstance(first, EnsembleLinear)
         members, team, num_outputs = slice(self.num_agents), self.num_agents, first.weight.shape[-1]
         # The first layer is linear: an agent's inputs give what the joint action of all gives, plus what the change of
         # its own action gives. Neither inputs for each agent nor gradients for all inputs are needed.

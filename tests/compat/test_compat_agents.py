@@ -41,6 +41,7 @@ def test_documented_names_stand_for_their_algorithms():
         "AgentSAC": "sac", "AgentDiscreteSAC": "discrete_sac", "AgentModSAC": "mod_sac", "AgentREDQ": "redq",
         "AgentDDPG": "ddpg", "AgentTD3": "td3", "AgentPPO_H": "ppo", "AgentPPOHterm": "ppo", "AgentSAC_H": "sac",
         "AgentReSACHtermK": "sac", "AgentDDPGHterm": "ddpg",
+        "AgentVDN": "vdn", "AgentQMix": "qmix", "AgentMADDPG": "maddpg", "AgentMATD3": "matd3", "AgentMAPPO": "mappo",
     }  # fmt: skip
     on_policy = {"AgentA2C", "AgentDiscreteA2C", "AgentPPO", "AgentDiscretePPO", "AgentPPO_H", "AgentPPOHterm"}
     assert {name for name in AGENTS if not getattr(elegantrl, name).if_off_policy} == on_policy
