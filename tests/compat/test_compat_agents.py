@@ -44,6 +44,7 @@ def test_documented_names_stand_for_their_algorithms():
         "AgentVDN": "vdn", "AgentQMix": "qmix", "AgentMADDPG": "maddpg", "AgentMATD3": "matd3", "AgentMAPPO": "mappo",
     }  # fmt: skip
     on_policy = {"AgentA2C", "AgentDiscreteA2C", "AgentPPO", "AgentDiscretePPO", "AgentPPO_H", "AgentPPOHterm"}
+    on_policy.add("AgentMAPPO")
     assert {name for name in AGENTS if not getattr(elegantrl, name).if_off_policy} == on_policy
     args = short(Config(elegantrl.AgentDiscreteA2C, Line))
     args.num_envs, args.horizon_len = 2, 50

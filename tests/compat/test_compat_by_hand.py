@@ -34,6 +34,7 @@ from elegantrl.train.replay_buffer import ReplayBuffer
 import elegantrl
 from elegantrl.compat.names import AGENTS
 from elegantrl.errors import CheckpointError, ConfigError
+from tests.names import SINGLE_AGENTS
 
 
 def mean_return(agent, env, episodes=10):
@@ -70,7 +71,7 @@ def test_ppo_by_hand_learns_cartpole():
     assert mean_return(agent, build_env("CartPole-v1")) > 100
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", [name for name, (algorithm, _) in AGENTS.items() if algorithm in SINGLE_AGENTS])
 def test_every_agent_explores_and_learns_by_hand(name):
     agent_class = getattr(elegantrl, name)
     discrete = agent_class.algorithm in ("dqn", "discrete_sac") or "Discrete" in name
