@@ -16,7 +16,7 @@ from elegantrl.types import ActionSpec, Leaf
 
 CPU = torch.device("cpu")
 KINDS = sorted(
-    set(POLICIES) - {"ensemble", "multi_categorical", "joint_q"}
+    set(POLICIES) - {"ensemble", "multi_categorical", "joint_q", "gumbel"}
 )  # one does not explore, two act as they are
 
 

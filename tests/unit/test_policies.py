@@ -26,7 +26,7 @@ from elegantrl.types import ActionSpec, Leaf
 CPU = torch.device("cpu")
 
 KINDS = sorted(set(POLICIES) - {"ensemble"})  # which is made of the others
-CHOOSING = ("categorical", "q", "multi_categorical", "joint_q")
+CHOOSING = ("categorical", "q", "gumbel", "multi_categorical", "joint_q")
 
 
 def spec_of(
@@ -34,7 +34,9 @@ def spec_of(
 ) -> PolicySpec:
     action = ActionSpec(dim=action_dim)
     if kind in CHOOSING:
-        action = ActionSpec(choices=(action_dim,) if kind in ("categorical", "q") else (action_dim, action_dim + 1))
+        action = ActionSpec(
+            choices=(action_dim,) if kind in ("categorical", "q", "gumbel") else (action_dim, action_dim + 1)
+        )
     net = {name: settings.pop(name) for name in ("activation", "normalize_obs") if name in settings}
     return PolicySpec(kind, Leaf((obs_dim,)), action, NetSpec(hidden=hidden, **net), settings)
 
@@ -85,7 +87,7 @@ def test_every_kind_is_rebuilt_from_json_and_acts_alike(kind: str, normalize_obs
         assert torch.equal(policy.act(obs, ())[0], copy.act(obs, ())[0])
         expected, result = explored(policy, obs, stream(2)), explored(copy, obs, stream(2))
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(expected), tree.leaves(result), strict=True))
-    assert expected[0].shape == ((6,) if kind in ("categorical", "q") else (6, 2))
+    assert expected[0].shape == ((6,) if kind in ("categorical", "q", "gumbel") else (6, 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from choosing import SINGLE_AGENTS
 from torch import nn
 
 from elegantrl.agents.base import AgentConfig
@@ -19,6 +18,7 @@ from elegantrl.nets.networks import linear_layers
 from elegantrl.registry import find_agent
 from elegantrl.runtime.progress import Silent
 from elegantrl.runtime.run import RunResult
+from tests.names import SINGLE_AGENTS
 
 Run = Callable[..., RunResult]
 
