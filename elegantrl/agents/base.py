@@ -120,7 +120,7 @@ class Agent(nn.Module, ABC):
             found = "has one agent" if spec.num_agents is None else f"has a team of {spec.num_agents}"
             raise SpecError(
                 f"{type(self).__name__} learns for {'a team' if self.teams else 'one agent'}, but {spec.name} {found};"
-                f" choose an agent for {'one' if self.teams else 'teams'} (`elegantrl agents` lists them)"
+                f" choose another agent (`elegantrl agents` lists what each needs)"
             )
         self.config = config
         self.hypers = Hypers(config).to(device)
