@@ -6,6 +6,7 @@ import paths from files unless the user allows them.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,8 +16,17 @@ from typing import Any
 from .errors import ConfigError, did_you_mean
 
 
+LIBRARY_TASKS = re.compile(r"envpool:.+|mpe2:\w+_v[0-9]+|pettingzoo\.\w+:\w+_v[0-9]+")
+"""Ids of tasks of libraries that the extras install: like registered names, they cannot lead to other code."""
+
+
 def is_import_path(name: str) -> bool:
     return ":" in name
+
+
+def is_foreign_code(env_id: str) -> bool:
+    """Whether an environment is named by an import path that may lead to any code."""
+    return is_import_path(env_id) and LIBRARY_TASKS.fullmatch(env_id) is None
 
 
 def find(name: str, table: Mapping[str, Any], what: str) -> Any:

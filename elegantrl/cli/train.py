@@ -15,7 +15,7 @@ from ..config.resolve import Sections, resolve_sections
 from ..config.run import RunConfig
 from ..config.sections import CheckpointConfig, EnvConfig, EvalConfig, ExecuteConfig, TrainConfig
 from ..errors import ConfigError
-from ..imports import is_import_path
+from ..imports import is_foreign_code
 from ..registry import find_agent
 from ..runtime.display import SIGNALS
 from ..runtime.train import prepare
@@ -151,7 +151,7 @@ def refuse_imports(path: Path, config: RunConfig) -> None:
     """Refuse a file that names code to import, because a config file may come from an untrusted source."""
     named = (config.agent_name, config.env.id, config.eval.env_id, config.execute.executor)
     for name in (*named, *config.agent.net().imports(), *config.train.loggers):
-        if name is not None and is_import_path(name) and not name.startswith("envpool:"):
+        if name is not None and is_foreign_code(name):
             raise ConfigError(
                 f"--config {path} names {name}, whose import runs code; add --allow-import if you trust it"
             )

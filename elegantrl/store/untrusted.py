@@ -15,6 +15,7 @@ from typing import Any
 from ..config.run import RunConfig
 from ..config.yaml_text import MAX_CHARACTERS, parse_yaml
 from ..errors import CheckpointError, ConfigError
+from ..imports import is_foreign_code
 from .files import read_regular
 
 CONFIG_FILE = "config.yaml"
@@ -66,7 +67,7 @@ def check_named(env_id: str, where: str) -> None:
 
 def check_env_id(env_id: str, where: str) -> None:
     """Refuse an environment that is not registered; Gymnasium's own form ``module:EnvId`` imports a module too."""
-    if ":" in env_id and not env_id.startswith("envpool:"):  # EnvPool looks ids up in a table of its own
+    if is_foreign_code(env_id):
         raise refusal(f"the environment of {where}", env_id, f"name it with --env {env_id:.80}, or ")
 
 

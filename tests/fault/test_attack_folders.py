@@ -63,7 +63,7 @@ def canary() -> Iterator[None]:
     yield
 
 
-IDS = ["os:system", "this:Zen-v0", "this:CartPole-v1", f"{__name__}:Canary", "a.b:c:d"]
+IDS = ["os:system", "this:Zen-v0", "this:CartPole-v1", f"{__name__}:Canary", "a.b:c:d", "mpe2:os.system", "mpe2:a_v3.b"]
 
 
 @pytest.mark.parametrize("env_id", IDS)
@@ -104,6 +104,11 @@ def test_an_environment_by_import_path_runs_if_the_user_names_or_allows_it(folde
     assert TrainedPolicy.load(folder).evaluate(1, env=Canary).mean > 0
     assert Canary.made[-1] == {}  # another environment has no business with the folder's arguments
     assert cli("eval", folder, "--env", "CartPole-v1", "--episodes", 1).code == 0
+
+
+def test_tasks_of_libraries_count_as_registered(run_quietly: Run, tmp_path: Path, cli: Cli) -> None:
+    run_quietly("mappo", "mpe2:simple_spread_v3", run_dir=tmp_path / "run", **SHORT)
+    assert cli("eval", tmp_path / "run", "--episodes", 2).code == 0
 
 
 def test_a_run_evaluates_its_own_environment_without_questions(run_quietly: Run, tmp_path: Path) -> None:
