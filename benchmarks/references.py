@@ -57,7 +57,11 @@ SOURCES = {
     ),
 }
 
-TWINS = {"TensorCartPole": "CartPole-v1", "TensorPendulum": "Pendulum-v1"}
+TWINS = {
+    "TensorCartPole": "CartPole-v1",
+    "TensorPendulum": "Pendulum-v1",
+    "TensorSpread": "simple_spread_v3",
+}
 """Environments of ours with the dynamics of another one, whose published scores they can be held against."""
 
 REFERENCES: dict[str, tuple[Reference, ...]] = {
@@ -133,6 +137,11 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("CleanRL", "2383 ± 272", "1M", "Hopper-v4"),
         Reference("XuanCe", "2068 ± 889", "1M", "last; best 2702"),
     ),
+    "mappo/simple_spread_v3": (Reference("XuanCe", "-58.2", "1M", "3 x the return of an agent, continuous actions"),),
+    "vdn/simple_spread_v3": (Reference("XuanCe", "-53.7", "1M", "3 x the return of an agent"),),
+    "qmix/simple_spread_v3": (Reference("XuanCe", "-133", "1M", "3 x the return of an agent; its QMIX diverges"),),
+    "maddpg/simple_spread_v3": (Reference("XuanCe", "-51.0", "2M", "3 x the return of an agent, continuous actions"),),
+    "matd3/simple_spread_v3": (Reference("XuanCe", "-59.7", "2M", "3 x the return of an agent, continuous actions"),),
 }
 
 

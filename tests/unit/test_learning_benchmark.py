@@ -19,7 +19,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.fixture
 def learning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    for name in ("learning", "common", "overview", "references"):
+    for name in ("learning", "common", "overview", "references", "team_table"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import common
     import learning
