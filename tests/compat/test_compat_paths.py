@@ -116,6 +116,7 @@ def test_train_is_a_function_and_a_module():
     assert result.summary["agent"] == "ppo"
 
 
+@pytest.mark.slow  # mypy begins without its cache
 def test_a_type_checker_sees_the_function(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import elegantrl\nreveal_type(elegantrl.train)\nreveal_type(elegantrl.RunConfig)\n")
