@@ -1,4 +1,4 @@
-"""``elegantrl``: train, eval, plot, bench, envs, agents. Each command explains itself with ``--help``."""
+"""``elegantrl``: train, eval, plot, report, watch, bench, envs, agents; each explains itself with ``--help``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ usage: elegantrl COMMAND ...
   train AGENT ENV    train an agent, e.g.  elegantrl train ppo CartPole-v1
   eval RUN           score the best policy of a run folder
   plot RUN...        draw learning curves
+  report FOLDER      write a page about a run: curves, losses, speed, settings
+  watch FOLDER       show that page in a browser while the run is running
   bench AGENT ENV    measure layouts of processes and print the fastest on this machine
   envs               list environments
   agents             list agents
@@ -46,12 +48,14 @@ def usage_for(argv: list[str]) -> str | None:
 
 def commands() -> dict[str, Callable[[list[str]], int]]:
     # Imported here so that `elegantrl --help` need not import torch.
-    from . import bench, evaluate, lists, plot, train
+    from . import bench, evaluate, lists, plot, train, watch
 
     return {
         "train": train.main,
         "eval": evaluate.main,
         "plot": plot.main,
+        "report": watch.report_main,
+        "watch": watch.watch_main,
         "bench": bench.main,
         "envs": lists.envs_main,
         "agents": lists.agents_main,

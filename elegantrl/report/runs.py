@@ -70,7 +70,7 @@ def read_run(run_dir: str | Path) -> Run:
     if not folder.is_dir():
         raise ConfigError(f"{run_dir} is not a run folder")
     rows = read_metrics(folder)
-    config, summary = _read_config(folder), _read_summary(folder)
+    config, summary = _read_config(folder), read_summary(folder)
     agent, env, train = (_section(config, name) for name in ("agent", "env", "train"))
     steps, mean, ci95 = _columns(rows, "eval/mean", "eval/ci95")
     train_steps, train_return = _columns(rows, "train/return")
@@ -130,7 +130,7 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
     return dict(data)
 
 
-def _read_summary(folder: Path) -> Mapping[str, Any]:
+def read_summary(folder: Path) -> Mapping[str, Any]:
     path = folder / "summary.json"
     if not path.exists():
         return {}
