@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .envs import make_env as make_env
     from .envs.check import check_env as check_env
     from .errors import ElegantRLError as ElegantRLError
+    from .population.evolve import evolve as evolve
+    from .population.log import read_population as read_population
     from .registry import register_agent as register_agent
     from .runtime.run import RunResult as RunResult
     from .runtime.train import train as train
@@ -27,7 +29,9 @@ _MODULES = {
     "RunResult": ".runtime.run",
     "TrainedPolicy": ".store.trained",
     "check_env": ".envs.check",
+    "evolve": ".population.evolve",
     "make_env": ".envs",
+    "read_population": ".population.log",
     "register_agent": ".registry",
 }
 """Where each public name is defined. ``train`` is a callable module, see ``compat.paths``; names that are not here

@@ -1,4 +1,4 @@
-"""``elegantrl``: train, eval, plot, report, watch, bench, envs, agents; each explains itself with ``--help``."""
+"""``elegantrl``: one function per command; each command explains itself with ``--help``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ USAGE = """\
 usage: elegantrl COMMAND ...
 
   train AGENT ENV    train an agent, e.g.  elegantrl train ppo CartPole-v1
+  evolve ENV         train a population of agents that fit the environment and keep the best
   eval RUN           score the best policy of a run folder
   plot RUN...        draw learning curves
   report FOLDER      write a page about a run: curves, losses, speed, settings
@@ -48,10 +49,11 @@ def usage_for(argv: list[str]) -> str | None:
 
 def commands() -> dict[str, Callable[[list[str]], int]]:
     # Imported here so that `elegantrl --help` need not import torch.
-    from . import bench, evaluate, lists, plot, train, watch
+    from . import bench, evaluate, evolve, lists, plot, train, watch
 
     return {
         "train": train.main,
+        "evolve": evolve.main,
         "eval": evaluate.main,
         "plot": plot.main,
         "report": watch.report_main,

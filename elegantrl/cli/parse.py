@@ -17,7 +17,10 @@ from ..errors import ConfigError
 T = TypeVar("T")
 
 REPHRASED = (
-    (r"Error parsing (?:agent|env|train|execute|eval|checkpoint|[A-Z]\w*): (.*)", r"\1"),  # a setting's own error
+    (
+        r"Error parsing (?:agent|env|train|execute|eval|checkpoint|population|[A-Z]\w*): (.*)",
+        r"\1",
+    ),  # a setting's own error
     (r"Error parsing (--\S+): .*invalid literal for int\(\) with base 10: (.*)", r"\1 \2 is not a whole number"),
     (r"Error parsing (--\S+): .*could not convert string to float: (.*)", r"\1 \2 is not a number"),
     (r"Error parsing (--\S+): Could not find valid parse for arguments: \[(.*)\]", r"\1 cannot be \2"),

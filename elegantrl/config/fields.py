@@ -107,6 +107,15 @@ def used_fields(kind: type[Section] | Section) -> list[Field[Any]]:
     return [f for f in fields(kind) if not f.metadata.get("unused")]
 
 
+def tunable_fields(section: Section) -> dict[str, tuple[float, float, str]]:
+    """Low, high and scale of the numbers that population training may change, if they have an effect."""
+    found = {}
+    for f in used_fields(section):
+        if "tunable" in f.metadata and _has_effect(section, f.metadata.get("only_with")):
+            found[f.name] = f.metadata["tunable"]
+    return found
+
+
 def deciding_fields(section: Section) -> dict[str, Any]:
     """The settings of a section that determine the numbers of a run."""
     return {f.name: getattr(section, f.name) for f in used_fields(section) if f.metadata.get("decides_numbers", True)}
@@ -119,8 +128,8 @@ def check_effect(section: Section, names: Iterable[str]) -> None:
         value = getattr(section, name)
         if value == known[name].default or (needed := known[name].metadata.get("only_with")) is None:
             continue
-        present = {other: wanted for other, wanted in needed.items() if other in known}
-        if not any(_holds(getattr(section, other), wanted) for other, wanted in present.items()):
+        if not _has_effect(section, needed):
+            present = {other: wanted for other, wanted in needed.items() if other in known}
             wanted = " or ".join(_condition(section.section, *pair) for pair in present.items())
             raise ConfigError(f"{section.section}.{name}={value!r} has no effect without {wanted}; add that or drop it")
 
@@ -133,6 +142,13 @@ def check_actions(section: Section, kind: str) -> None:
             raise ConfigError(
                 f"{section.section}.{f.name}={value!r} has no effect on {kind} actions, only on {needed} ones; drop it"
             )
+
+
+def _has_effect(section: Section, needed: Mapping[str, Any] | None) -> bool:
+    """Whether one of the settings that a setting needs has a wanted value."""
+    known = {f.name for f in fields(section)}
+    pairs = [(name, wanted) for name, wanted in (needed or {}).items() if name in known]
+    return needed is None or any(_holds(getattr(section, name), wanted) for name, wanted in pairs)
 
 
 def _holds(value: Any, wanted: Any) -> bool:

@@ -172,6 +172,19 @@ class Learner:
         if self.averaging.size > 1:
             self.check_agreement()
 
+    def inherit(self, state: State) -> None:
+        """Begin with the agent, the memory and the counters of another run of the same agent.
+
+        Hyper-parameters and random streams stay those of this learner; the caller ends the open episodes.
+        """
+        own, agent = self.state_dict(), state["agent"]
+        hypers = {name: value for name, value in own["agent"]["modules"].items() if name.startswith("hypers.")}
+        agent = {**agent, "modules": agent["modules"] | hypers, "generator": own["agent"]["generator"]}
+        streams = {name: own["memory"][name] for name in ("sampler",) if name in own["memory"]}
+        memory = state["memory"] | streams
+        self.load_state_dict({**state, "agent": agent, "memory": memory, "version": self.version})
+        self.agent.schedule(self.env_steps)
+
     def end_open_episodes(self, restarted: Sequence[np.ndarray]) -> None:
         """End the episodes that could not be continued after a resume; ``restarted`` has an array [N] per group."""
         lanes = torch.from_numpy(np.concatenate(restarted))

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..errors import CheckpointError, Diverged
 from ..execute.base import Future
 from ..store.side_files import SideFiles
@@ -90,6 +92,17 @@ class Supervisor(TrainingLoop):
         current = self.evaluations.current
         rewind_to = None if current is None else current.env_steps
         self.reporter.log.rewind(self.progress.env_steps, rewind_to)
+
+    def inherit(self, learner: State) -> None:
+        """Begin with the learner's state of another run of the same agent, and with episodes of this run's own.
+
+        Steps are counted on from those of the other run. Hyper-parameters and random streams are those of this run.
+        """
+        self.learners.outcomes(self.learners.call_all("inherit", *[(learner,) for _ in self.learners.groups]))
+        self.learners.end_open_episodes([np.ones(self.pool.num_lanes, dtype=bool)] * self.pool.num_groups)
+        progress = self.progress
+        progress.env_steps = progress.last_eval = progress.last_commit = self._reached = learner["env_steps"]
+        self.publish(self.learners.weights())
 
     def go_back(self) -> None:
         """Continue from the last commit with new learners."""

@@ -20,6 +20,7 @@ import elegantrl
 from elegantrl import errors
 from elegantrl.config.fields import used_fields
 from elegantrl.config.sections import SECTIONS
+from elegantrl.population.config import PopulationConfig
 from elegantrl.registry import agent_names, find_agent
 
 ROOT = Path(elegantrl.__file__).parent
@@ -37,6 +38,7 @@ LAYERS = [
     {"store"},
     {"report"},
     {"runtime"},
+    {"population"},
     {"cli", "compat", "testing", "__init__", "__main__"},
 ]
 """From the ground up: a unit imports from its own layer and from those below."""
@@ -306,7 +308,11 @@ def test_sources_are_ascii_and_every_module_imports(path: Path) -> None:
 
 
 def option_lines() -> list[str]:
-    kinds = {**SECTIONS, **{f"agent {name}": find_agent(name).config for name in agent_names()}}
+    kinds = {
+        **SECTIONS,
+        "population": PopulationConfig,
+        **{f"agent {name}": find_agent(name).config for name in agent_names()},
+    }
     return [f"{title}: {f.name}" for title, kind in kinds.items() for f in used_fields(kind)]
 
 

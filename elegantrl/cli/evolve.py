@@ -1,0 +1,89 @@
+"""``elegantrl evolve ENV``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
+
+from ..errors import ConfigError
+from ..imports import is_import_path
+from ..population.config import PopulationConfig
+from ..population.evolve import run_population
+from ..population.results import PopulationResult
+from ..runtime.display import SIGNALS
+from .parse import parse
+
+RunDir = Annotated[str | None, tyro.conf.arg(metavar="FOLDER")]
+Switch = FlagCreatePairsOff[bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Train a population of agents, and write the best of them, an ensemble and the leaderboard into a folder."""
+
+    run_dir: RunDir = None
+    """Folder of the population, or an address such as s3://bucket/name; by default a fresh folder under runs/."""
+    resume: Switch = False
+    """Continue the population in --run-dir."""
+    population: OmitArgPrefixes[PopulationConfig]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFlags:
+    """Train a population from a config file, e.g. the population.yaml of an earlier one."""
+
+    config: Path
+    """A YAML file like population.yaml of a population folder."""
+    run_dir: RunDir = None
+    """Folder of the population, or an address such as s3://bucket/name; by default a fresh folder under runs/."""
+    resume: Switch = False
+    """Continue the population in --run-dir."""
+    allow_import: Switch = False
+    """Import agents, environment and executor that the file names by import path, which runs their code."""
+
+
+def main(argv: list[str]) -> int:
+    if not argv or (argv[0].startswith("-") and not any(word.split("=")[0] == "--config" for word in argv)):
+        if {"-h", "--help"} & {*argv}:
+            argv = ["ENV", *argv]
+        else:
+            raise ConfigError("the environment is missing; for example: elegantrl evolve CartPole-v1")
+    if argv[0].startswith("-"):
+        file_flags = parse(ConfigFlags, argv, "elegantrl evolve")
+        config = read_population_config(file_flags.config, file_flags.allow_import)
+        return exit_code(run_population(config, config.env, file_flags.run_dir, file_flags.resume))
+    env = argv[0]
+    flags = parse(Flags, argv[1:], f"elegantrl evolve {env}", Flags(population=PopulationConfig(env=env)))
+    return exit_code(run_population(flags.population, env, flags.run_dir, flags.resume))
+
+
+def exit_code(result: PopulationResult) -> int:
+    return SIGNALS.get(result.summary["stop_reason"], 0)
+
+
+def read_population_config(path: Path, allow_import: bool) -> PopulationConfig:
+    """The config in a file; import paths in it only if the user allows them."""
+    try:
+        config = PopulationConfig.from_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--config {path} is not a text file; expected YAML like population.yaml") from None
+    for name in (config.env, *config.agents, config.executor, *texts(config.settings)):
+        if is_import_path(name) and not name.startswith("envpool:") and not allow_import:
+            raise ConfigError(
+                f"--config {path} names {name}, whose import runs code; add --allow-import if you trust it"
+            )
+    return config
+
+
+def texts(value: object) -> list[str]:
+    """Every text in nested data."""
+    if isinstance(value, str):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [text for item in items for text in texts(item)]
