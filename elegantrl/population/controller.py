@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -30,6 +31,10 @@ WAIT_SECONDS = 1.0
 """How long a wait lasts before requests of signals are looked at."""
 PATIENCE, PATIENCE_SECONDS = 20.0, 600.0
 """A call that takes so many times the longest one so far, and at least so many seconds, is ended."""
+FIRST_SECONDS = 86_400.0
+"""The time limit while no call has ended yet."""
+MANY_RUNS = 64
+"""Stored runs beyond those that are needed, from which on the others are removed."""
 PLANS: dict[str, type[Generational] | type[Tournament]] = {"generational": Generational, "tournament": Tournament}
 
 
@@ -69,7 +74,9 @@ class Controller:
         self.running: dict[Future, tuple[Job, Handle]] = {}
         self.stop: str | None = None
         self.stored = set(storage.list("runs"))
-        self._jobs: set[Job] = set()
+        self._queue = deque(self.state.due)
+        self.state.requested.clear()
+        self._max_stored = MANY_RUNS
         self._free: list[Handle] = []
         self._longest = 0.0
         self._in_call = False
@@ -106,7 +113,7 @@ class Controller:
 
     def record(self, results: Iterable[Sequence[Event]]) -> None:
         """Apply the events of each result and the decisions that follow from all; they are logged as one tick."""
-        events, generation = list[Event](), self.state.generation
+        events = list[Event]()
         self.state.new_generation = False
         for result in results:  # each sees the state after the one before
             for event in result:
@@ -120,7 +127,9 @@ class Controller:
             self.log.append(events, self.seconds())
             self.state.seconds = self.seconds()
             self.watcher.tick(self.state, events)
-        if self.state.generation > generation or len(self.stored) > 64 + 3 * len(self.state.due):
+        self._queue.extend(self.state.requested)
+        self.state.requested.clear()
+        if len(self.stored) > self._max_stored:
             self.remove_old_runs()
 
     def seconds(self) -> float:
@@ -133,11 +142,10 @@ class Controller:
         """Start what is due, up to the number of runs at the same time."""
         while self._free and len(self._free) + len(self.running) > self.max_running:
             self.executor.kill(self._free.pop())
-        if len(self.running) >= self.max_running:
-            return
-        for job in [job for job in self.state.due if job not in self._jobs]:
-            if len(self.running) >= self.max_running or self.stop is not None:
-                return
+        while self._queue and len(self.running) < self.max_running and self.stop is None:
+            job = self._queue.popleft()
+            if job not in self.state.due:  # its member was retired
+                continue
             handle = self._free.pop() if self._free else self.executor.spawn(self.build)
             method, arguments = self.call_of(job)
             self._in_call = not self.executor.isolates
@@ -146,13 +154,13 @@ class Controller:
             finally:
                 self._in_call = False
             self.running[future] = job, handle
-            self._jobs.add(job)
 
     def time_limit(self) -> float | None:
-        """Seconds that a call may take; none before the first has ended, and in this process."""
-        if not self.executor.isolates or not self._longest:
+        """Seconds that a call may take; a call in this process cannot be ended."""
+        if not self.executor.isolates:
             return None
-        return max(PATIENCE_SECONDS, PATIENCE * self._longest)
+        longest = max(self._longest, self.config.period_seconds or 0.0)
+        return max(PATIENCE_SECONDS, PATIENCE * longest) if longest else FIRST_SECONDS
 
     def call_of(self, job: Job) -> tuple[str, tuple[Any, ...]]:
         """The method of ``Trainer`` that does a job, and its arguments."""
@@ -178,7 +186,6 @@ class Controller:
     def take(self, future: Future) -> list[Event]:
         """The events that a call gives; nothing if its member was retired meanwhile."""
         job, handle = self.running.pop(future)
-        self._jobs.discard(job)
         try:
             outcome: Outcome = future.take()
         except Exception as error:
@@ -188,7 +195,10 @@ class Controller:
                 self._free.append(handle)
             if isinstance(error, StorageError):
                 raise
-            return self.failure(job, error) if job in self.state.due else []
+            if job not in self.state.due:
+                return []
+            self._queue.append(job)
+            return self.failure(job, error)
         self._free.append(handle)
         self._longest = max(self._longest, future.seconds)
         return self.success(job, outcome) if job in self.state.due else []
@@ -227,10 +237,11 @@ class Controller:
 
     def remove_old_runs(self) -> None:
         """Remove runs that nothing will start from and that the leaderboard does not show."""
-        kept = self.state.kept_keys() | {self.call_of(job)[1][0].key for job in self._jobs if job.kind != "evaluate"}
+        kept = self.state.kept_keys()
         for key in self.stored - kept:
             self.storage.delete(key)
         self.stored &= kept
+        self._max_stored = MANY_RUNS + 2 * len(kept)  # looking at all members again and again would take long
 
     def close(self) -> None:
         """End all roles."""

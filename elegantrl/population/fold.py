@@ -106,11 +106,12 @@ class PopulationState:
         """The leaderboard, best first."""
         self.due: dict[Job, None] = {}
         """Jobs that are running or can start, oldest first."""
+        self.requested: list[Job] = []
+        """Jobs that have become due since the caller last emptied this list."""
         self.failures: dict[Job, int] = {}
         self.num_failures = 0
         self.generation = 0
         """Complete generations."""
-        self.num_active = 0
         self.num_results = 0
         """Complete periods of all members."""
         self.total_steps = 0
@@ -120,6 +121,7 @@ class PopulationState:
         self.seconds = 0.0
         """How long the population has run, over all sittings."""
         self._at_barrier = 0
+        self._active: dict[str, Member] = {}
         self._steps_before: dict[str, int] = {}
 
     # ---- reading
@@ -130,7 +132,7 @@ class PopulationState:
 
     @property
     def active(self) -> list[Member]:
-        return [member for member in self.members.values() if member.status == "active"]
+        return list(self._active.values())
 
     @property
     def retired(self) -> list[Member]:
@@ -152,10 +154,10 @@ class PopulationState:
         for job in self.due:
             if job.kind == "evaluate":
                 kept.add(key_of(job.member, job.period))
-        for member in self.members.values():
-            if member.status == "active":
-                kept.update(key for key in (member.key, member.origin, *member.pods.values()) if key is not None)
-        return kept
+        for member in self._active.values():
+            kept.update((member.key or "", member.origin or ""))
+            kept.update(key or "" for key in member.pods.values())
+        return kept - {""}
 
     # ---- folding
 
@@ -179,7 +181,7 @@ class PopulationState:
             case Evaluated():
                 self._evaluate(event)
             case Nominated():
-                self.due[Job("evaluate", event.member, event.period)] = None
+                self._request(Job("evaluate", event.member, event.period))
             case Promoted():
                 self._promote(event)
             case Retired():
@@ -195,7 +197,7 @@ class PopulationState:
         name = None if parent is None else parent.id
         self.members[event.member] = Member(event.member, event.agent, event.hypers, name, event.origin, steps)
         self.lineage.append(Link(event.member, 0, event.parent, event.origin, event.agent, event.hypers))
-        self.num_active += 1
+        self._active[event.member] = self.members[event.member]
         self._request_training(self.members[event.member])
 
     def _exploit(self, event: Exploited) -> None:
@@ -206,7 +208,7 @@ class PopulationState:
 
     def _request_training(self, member: Member) -> None:
         for pod in range(self.config.pods):
-            self.due[Job("train", member.id, member.period, pod)] = None
+            self._request(Job("train", member.id, member.period, pod))
 
     def _commit(self, event: Committed) -> None:
         member = self.members[event.member]
@@ -216,7 +218,7 @@ class PopulationState:
                 self._drop(Job("train", event.member, event.period, event.pod))
                 member.pods[event.pod] = event.key
                 if len(member.pods) == self.config.pods:
-                    self.due[Job("fuse", event.member, event.period, FUSED)] = None
+                    self._request(Job("fuse", event.member, event.period, FUSED))
                 return
         assert event.key is not None, "a member without a run has no commit"
         member.key = member.origin = event.key
@@ -241,7 +243,7 @@ class PopulationState:
             self._leave(member, "done")
 
     def _check_barrier(self) -> None:
-        if self.num_active == 0 or self._at_barrier < self.num_active:
+        if not self._active or self._at_barrier < len(self._active):
             return
         self.generation, self._at_barrier, self.new_generation = self.generation + 1, 0, True
         for member in self.active:
@@ -266,7 +268,11 @@ class PopulationState:
 
     def _leave(self, member: Member, status: Literal["done", "retired"]) -> None:
         member.status = status
-        self.num_active -= 1
+        del self._active[member.id]
+
+    def _request(self, job: Job) -> None:
+        self.due[job] = None
+        self.requested.append(job)
 
     def _drop(self, job: Job) -> None:
         self.due.pop(job, None)

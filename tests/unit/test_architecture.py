@@ -39,7 +39,7 @@ LAYERS = [
     {"report"},
     {"runtime"},
     {"population"},
-    {"cli", "compat", "testing", "__init__", "__main__"},
+    {"cli", "compat", "testing", "simulation", "__init__", "__main__"},
 ]
 """From the ground up: a unit imports from its own layer and from those below."""
 
