@@ -18,7 +18,7 @@ usage: elegantrl COMMAND ...
   evolve ENV         train a population of agents that fit the environment and keep the best
   eval RUN           score the best policy of a run folder
   plot RUN...        draw learning curves
-  report FOLDER      write a page about a run: curves, losses, speed, settings
+  report FOLDER      write a page about a run or a population: curves, leaderboard, lineage, settings
   watch FOLDER       show that page in a browser while the run is running
   bench AGENT ENV    measure layouts of processes and print the fastest on this machine
   envs               list environments

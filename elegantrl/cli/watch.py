@@ -10,14 +10,17 @@ from typing import Annotated
 import tyro
 
 from ..errors import ConfigError
+from ..population.log import has_population, read_population
+from ..population.page import population_page
 from ..report.live import PageServer
 from ..report.page import Page, render
 from ..report.run_page import run_page
 from ..store.files import write_atomic
+from ..store.storage import open_storage
 from .output import write_line
 from .parse import parse
 
-Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")]
+Folder = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,7 @@ class WatchFlags:
     """Serve a page about a run or a population that updates itself: curves, leaderboard, lineage, resources."""
 
     folder: Folder
-    """Folder of a run or of a population, also while it is running."""
+    """Folder of a run, or folder or address of a population, also while it is running."""
     port: int = 8008
     """Port of the page; 0 selects a free one."""
     host: str = "127.0.0.1"
@@ -37,9 +40,9 @@ class ReportFlags:
     """Write a page about a run or a population: one HTML file that needs no network."""
 
     folder: Folder
-    """Folder of a run or of a population."""
-    out: Path | None = None
-    """File to write; report.html in the folder by default."""
+    """Folder of a run, or folder or address of a population."""
+    out: Path = Path("report.html")
+    """File to write."""
 
 
 def watch_main(argv: list[str]) -> int:
@@ -54,7 +57,7 @@ def watch_main(argv: list[str]) -> int:
 
 def report_main(argv: list[str]) -> int:
     flags = parse(ReportFlags, argv, "elegantrl report")
-    out = flags.out or flags.folder / "report.html"
+    out = flags.out
     if out.is_dir():
         raise ConfigError(f"--out {out} is a folder; name a file in it")
     page = read_page(flags.folder)
@@ -64,6 +67,12 @@ def report_main(argv: list[str]) -> int:
     return 0
 
 
-def read_page(folder: Path) -> Page:
+def read_page(folder: str) -> Page:
     """The page of a population or of a run."""
-    return run_page(folder)
+    storage = open_storage(folder)
+    try:
+        if "://" in folder or has_population(storage):
+            return population_page(read_population(storage), folder)
+    finally:
+        storage.close()
+    return run_page(Path(folder))

@@ -77,7 +77,7 @@ def show_results(console: Console, url: str, summary: dict[str, Any]) -> None:
         cells = row["rank"], f"{row['score']:,.1f}", row["agent"], row["member"], f"{row['env_steps']:,}", hypers
         table.add_row(*(escape(str(cell)) for cell in cells))
     console.print(table)
-    rows = [("population", url), ("leaderboard", f"{url}/leaderboard.json")]
+    rows = [("population", url), ("leaderboard", f"{url}/leaderboard.json"), ("report", f"{url}/report.html")]
     if summary["stop_reason"] == "complete":
         rows += [("champion", f"{url}/champion"), ("score it", f"elegantrl eval {url}/champion")]
     else:

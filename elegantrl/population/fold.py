@@ -122,7 +122,8 @@ class PopulationState:
         """How long the population has run, over all sittings."""
         self._at_barrier = 0
         self._active: dict[str, Member] = {}
-        self._steps_before: dict[str, int] = {}
+        self.steps_of: dict[str, int] = {}
+        """Environment steps of the agent in each run, by key."""
 
     # ---- reading
 
@@ -193,7 +194,7 @@ class PopulationState:
 
     def _spawn(self, event: Spawned) -> None:
         parent = None if event.parent is None else self.members[event.parent]
-        steps = 0 if event.origin is None else self._steps_before.get(event.origin, 0)
+        steps = 0 if event.origin is None else self.steps_of.get(event.origin, 0)
         name = None if parent is None else parent.id
         self.members[event.member] = Member(event.member, event.agent, event.hypers, name, event.origin, steps)
         self.lineage.append(Link(event.member, 0, event.parent, event.origin, event.agent, event.hypers))
@@ -203,7 +204,7 @@ class PopulationState:
     def _exploit(self, event: Exploited) -> None:
         member = self.members[event.member]
         member.agent, member.hypers, member.parent = event.agent, event.hypers, event.parent
-        member.origin, member.steps = event.origin, self._steps_before[event.origin]
+        member.origin, member.steps = event.origin, self.steps_of[event.origin]
         self.lineage.append(Link(event.member, event.period, event.parent, event.origin, event.agent, event.hypers))
 
     def _request_training(self, member: Member) -> None:
@@ -222,7 +223,7 @@ class PopulationState:
                 return
         assert event.key is not None, "a member without a run has no commit"
         member.key = member.origin = event.key
-        member.steps = self._steps_before[event.key] = event.steps
+        member.steps = self.steps_of[event.key] = event.steps
         member.runs[event.period] = Run(event.key, member.agent, member.hypers, event.steps)
 
     def _evaluate(self, event: Evaluated) -> None:

@@ -1,4 +1,4 @@
-"""What a population leaves behind: the champion, an ensemble, and the leaderboard as a file."""
+"""What a population leaves behind: the champion, an ensemble, the leaderboard as a file, and a page with a picture."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..report.page import render
 from ..store.ensemble import save_ensemble
 from ..store.storage import Storage, open_storage
 from ..store.trained import TrainedPolicy
 from .fold import PopulationState
+from .page import population_page
 
 LEADERBOARD, CHAMPION, ENSEMBLE = "leaderboard.json", "champion", "ensemble"
+REPORT, LINEAGE = "report.html", "lineage.png"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,20 @@ def write_results(storage: Storage, state: PopulationState, reason: str) -> dict
             storage.upload(folders[0], CHAMPION)
             summary["ensemble"] = _write_ensemble(storage, folders, Path(scratch) / "ensemble")
     storage.write(LEADERBOARD, (json.dumps(summary, indent=2) + "\n").encode())
+    write_report(storage, state)
     return summary
+
+
+def write_report(storage: Storage, state: PopulationState) -> None:
+    """Write the page of the population, and its lineage as a picture."""
+    page = population_page(state, storage.url)
+    storage.write(REPORT, render(page).encode())
+    if page.lineage is not None and page.lineage.spans:
+        from ..report.lineage import plot_lineage  # matplotlib is slow to import and only needed here
+
+        with tempfile.TemporaryDirectory(prefix="elegantrl-") as scratch:
+            picture = plot_lineage(page.lineage, page.title, Path(scratch) / LINEAGE)
+            storage.write(LINEAGE, picture.read_bytes())
 
 
 def _write_ensemble(storage: Storage, folders: list[Path], target: Path) -> int:

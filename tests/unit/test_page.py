@@ -17,8 +17,13 @@ from typing import Any
 import pytest
 
 from elegantrl.errors import CheckpointError, ConfigError
+from elegantrl.population.config import PopulationConfig
+from elegantrl.population.events import Committed, Evaluated, Exploited, Promoted, Spawned
+from elegantrl.population.fold import PopulationState
+from elegantrl.population.page import population_page
+from elegantrl.report.lineage import plot_lineage
 from elegantrl.report.live import PageServer
-from elegantrl.report.page import MAX_POINTS, Chart, Line, Page, Table, render, thinned, to_json
+from elegantrl.report.page import MAX_POINTS, Chart, Copy, Line, Page, Table, render, thinned, to_json
 from elegantrl.report.run_page import run_page
 
 CHROMIUM = shutil.which("chromium")
@@ -124,7 +129,7 @@ def test_a_port_in_use_is_one_sentence(serve: PageServer) -> None:
 
 
 def test_report_writes_one_file(run: Path, cli: Callable[..., Any]) -> None:
-    assert cli("report", run).code == 0
+    assert cli("report", run, "--out", run / "report.html").code == 0
     html = (run / "report.html").read_text()
     assert "const UPDATES = false" in html and not re.search(r'(src|href)="http', html)
     assert cli("report", run, "--out", run).sentence.endswith("is a folder; name a file in it")
@@ -148,3 +153,40 @@ def test_a_browser_draws_the_page_and_updates_it(run: Path, tmp_path: Path) -> N
         done = subprocess.run([*command, server.url], capture_output=True, text=True, timeout=120)
     assert "<b>700</b>" in done.stdout and 'data-updates="' in done.stdout, done.stdout[-2000:]
     assert done.stdout.count("<svg") == 4  # return, speed, losses, memory
+
+
+def made_population() -> PopulationState:
+    """Two members; the second diverges in its first period and continues as a copy of the first."""
+    settings = {"mode": "generational", "members": 2, "periods": 2, "period_steps": 100}
+    config = PopulationConfig(env="CartPole-v1", agents=("ppo", "dqn"), **settings)  # type: ignore[arg-type]
+    events = [
+        Spawned("m000", "ppo", {"lr": 1e-3}),
+        Spawned("m001", "dqn", {"lr": 1e-2}),
+        Committed("m000", 0, 0, "runs/m000-0000", 100),
+        Evaluated("m000", 0, 50.0),
+        Evaluated("m001", 0, None),
+        Exploited("m001", 1, "m000", "runs/m000-0000", "ppo", {"lr": 2e-3}),
+        Committed("m001", 1, 0, "runs/m001-0001", 200),
+        Evaluated("m001", 1, 80.0),
+        Promoted("m001", 1, 75.0),
+    ]
+    return PopulationState(config).apply_all(events)
+
+
+def test_the_page_of_a_population() -> None:
+    page = population_page(made_population(), "here")
+    assert page.facts["champion's return"] == "75.0" and page.facts["champion"] == "m001, ppo"
+    assert page.tables[0].rows[0][:4] == ["1", "75.0", "m001", "ppo"]
+    scores, rates = page.charts
+    assert [(list(line.x), list(line.y)) for line in scores.lines] == [([100], [50.0]), ([200], [80.0])]
+    assert [(line.name, list(line.x)) for line in rates.lines] == [("ppo", [100, 200])]
+    assert page.lineage is not None and page.lineage.copies == [Copy(100, 0, 1)]
+    spans = [(span.row, span.start, span.end, span.group) for span in page.lineage.spans]
+    assert spans == [(0, 0, 100, "ppo"), (1, 100, 200, "ppo")]
+    assert "m001, period 2: ppo, 80.0; lr 0.002" in page.lineage.spans[1].label
+
+
+def test_the_lineage_as_a_picture(tmp_path: Path) -> None:
+    lineage = population_page(made_population(), "here").lineage
+    assert lineage is not None
+    assert plot_lineage(lineage, "a title", tmp_path / "lineage.png").stat().st_size > 5000
