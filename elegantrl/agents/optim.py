@@ -75,7 +75,8 @@ class Target:
 
     def __init__(self, target: nn.Module, source: GradStep):
         target.requires_grad_(False)
-        self.flat, self.source = flatten_(target.parameters()), source
+        self.params, self.source = list(target.parameters()), source
+        self.flat = flatten_(self.params)
 
     @torch.no_grad()
     def track(self, tau: Tensor) -> None:

@@ -105,7 +105,8 @@ def td_lambda_targets(
 def discounted_sum(term: Tensor, decay: Tensor) -> Tensor:
     """x_t = term_t + decay_t * x_{t+1}, from the last row backwards; nothing flows back through it."""
     fast = import_fast("returns")
-    if fast and term.device.type == "cpu":
+    # Under vmap a tensor stands for those of several agents and has no array.
+    if fast and term.device.type == "cpu" and not torch._C._functorch.is_batchedtensor(term):
         return fast.discounted_sum(term, decay)  # type: ignore[no-any-return]
     total = term.clone()
     row, factor = total.unbind(), decay.unbind()

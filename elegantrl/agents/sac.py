@@ -69,7 +69,7 @@ class AgentSAC(AgentActorCritic):
 
     def update_temperature(self, excess: Tensor) -> Metrics:
         # The gradient of log_alpha * (entropy - target): with too little entropy it is negative, and alpha rises.
-        self.alpha_step.follow(excess.view(1))
+        self.alpha_step.follow(excess.view_as(self.alpha_step.flat))
         return {"policy/alpha": self.log_alpha.detach().exp()}
 
     def actor_q(self, q_EB: Tensor) -> Tensor:
