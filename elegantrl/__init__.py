@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .errors import ElegantRLError as ElegantRLError
     from .population.evolve import evolve as evolve
     from .population.log import read_population as read_population
+    from .population.stacked.train import train_population as train_population
     from .registry import register_agent as register_agent
     from .runtime.run import RunResult as RunResult
     from .runtime.train import train as train
@@ -33,6 +34,7 @@ _MODULES = {
     "make_env": ".envs",
     "read_population": ".population.log",
     "register_agent": ".registry",
+    "train_population": ".population.stacked.train",
 }
 """Where each public name is defined. ``train`` is a callable module, see ``compat.paths``; names that are not here
 belong to ``compat``."""

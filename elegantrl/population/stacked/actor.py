@@ -51,9 +51,8 @@ class StackedActor:
             rows.append((obs, action, *self.by_member(taken), out))
             obs = self.by_member(step.obs)
             if self.initial_carry != ():
-                ended = (step.terminated | step.truncated).unflatten(0, (self.num_members, self.num_envs))
-                carry = tree.map_leaves(lambda x, y, e=ended: torch.where(tree.across(e, x), x, y),
-                                        self.initial_carry, carry)  # fmt: skip
+                ended = self.by_member(step.terminated | step.truncated)
+                carry = restart(ended, self.initial_carry, carry)
         self.obs, self.carry = obs, carry
         *columns, out = [tree.stack(column) for column in zip(*rows, strict=True)]
         kept = () if out == () else self.kept(out, columns[1])
@@ -117,3 +116,8 @@ def initial_carry(agent: Agent, num_members: int, num_lanes: int) -> Tree:
     """The carry of all members at the beginning of an episode [P, N, ...]."""
     one = agent.policy.initial_carry(num_lanes)
     return tree.map_leaves(lambda x: x.expand(num_members, *x.shape), one)
+
+
+def restart(ended: Tensor, first: Tree, carry: Tree) -> Tree:
+    """``carry`` [P, N, ...] with that of a new episode where one ``ended`` [P, N]."""
+    return tree.map_leaves(lambda x, y: torch.where(tree.across(ended, x), x, y), first, carry)

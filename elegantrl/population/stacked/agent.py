@@ -7,7 +7,7 @@ numbers come from the stream of each member. A member therefore learns what it w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,29 +30,31 @@ from .optim import StackedStep, StackedTarget
 STATISTICS = ("count", "mean", "m2")
 
 
-def stack_agents(agent: Agent, members: Sequence[Agent]) -> Agent:
+def stack_agents(agent: Agent, members: Sequence[Any]) -> Agent:
     """Make ``agent`` the stack of ``members``, which are of the same class and sizes."""
     stack_tensors(agent, members)
     agent.gradients = StackedGradients()
-    if members[0].obs_stats is not None:
-        agent.observe = Observe(members)  # type: ignore[method-assign]
-    if isinstance(agent, AgentOnPolicy):
-        stack_on_policy(agent, members)
-    if isinstance(agent, AgentActorCritic):
-        agent.draw_noise = DrawNoise(members)  # type: ignore[method-assign]
+    for name, function in methods_of_all(agent, members).items():
+        setattr(agent, name, function)
+    if isinstance(agent, AgentOnPolicy) and isinstance(agent.value, ScaledValueNet):
+        agent.value.observe = ObserveTargets([member.value for member in members])  # type: ignore[method-assign]
     return agent
 
 
-def stack_on_policy(agent: AgentOnPolicy, members: Sequence[Any]) -> None:
-    """Replace what ``AgentOnPolicy.update`` calls besides the loss."""
-    # Values of all successors are computed: selecting those of truncated steps would wait for the device.
-    agent.next_values = NextValues(agent)  # type: ignore[method-assign]
-    agent.targets = Mapped(agent, "targets", axis=1)  # type: ignore[method-assign]
-    agent.diagnose = Mapped(agent, "diagnose")  # type: ignore[method-assign]
-    agent.minibatches = Minibatches(members)  # type: ignore[method-assign]
-    if isinstance(agent.value, ScaledValueNet):
-        agent.moments = Mapped(agent, "moments")  # type: ignore[method-assign]
-        agent.value.observe = ObserveTargets([m.value for m in members])  # type: ignore[method-assign]
+def methods_of_all(agent: Agent, members: Sequence[Any]) -> dict[str, Callable[..., Any]]:
+    """What ``update`` calls besides the hot functions and depends on the axis P, for all members at once."""
+    found: dict[str, Callable[..., Any]] = {}
+    if members[0].obs_stats is not None:
+        found["observe"] = Observe(members)
+    if isinstance(agent, AgentActorCritic):
+        found["draw_noise"] = DrawNoise(members)
+    if isinstance(agent, AgentOnPolicy):
+        found["next_values"] = NextValues(agent)
+        found["targets"] = Mapped(agent, "targets", axis=1)
+        found["moments"] = Mapped(agent, "moments")
+        found["diagnose"] = Mapped(agent, "diagnose")
+        found["minibatches"] = Minibatches(members)
+    return found
 
 
 # ---- storage
@@ -68,12 +70,10 @@ def stack_tensors(agent: Agent, members: Sequence[Agent]) -> None:
         if isinstance(target, Target):
             own = [getattr(member, name) for member in members]
             setattr(agent, name, StackedTarget(own, target.params, steps[id(target.source)]))
-    buffers = [dict(member.named_buffers()) for member in members]
-    for name, buffer in agent.named_buffers():
-        stacked = torch.stack([own[name] for own in buffers])
-        buffer.data = stacked
-        for own, row in zip(buffers, stacked, strict=True):
-            own[name].data = row
+    for buffer, *own in zip(agent.buffers(), *(member.buffers() for member in members), strict=True):
+        buffer.data = torch.stack(own)
+        for tensor, row in zip(own, buffer, strict=True):
+            tensor.data = row
     if isinstance(agent.obs_stats, RunningStats):
         for name in STATISTICS:
             stacked = torch.stack([getattr(member.obs_stats, name) for member in members])
@@ -128,7 +128,7 @@ class ObserveTargets:
 
 
 class NextValues:
-    """``AgentOnPolicy.next_values`` without a selection of rows."""
+    """``AgentOnPolicy.next_values`` of all rows: selecting those of truncated steps would wait for the device."""
 
     def __init__(self, agent: AgentOnPolicy):
         self.agent = agent
@@ -154,7 +154,8 @@ class Minibatches:
         orders = [torch.randperm(num_rows, device=device, generator=member.generator) for member in self.members]
         first = num_rows * torch.arange(num_members, device=device).unsqueeze(1)
         parts = torch.split(torch.stack(orders) + first, size, 1)  # places among the rows of all members
-        shuffled = tree.rows(tree.flatten(rows, 0, 1), torch.cat([part.flatten() for part in parts]))
+        places = torch.cat([part.flatten() for part in parts])
+        shuffled = tree.map_leaves(lambda x: x.flatten(0, 1).index_select(0, places), rows)
         found, start = [], 0
         for part in parts:
             batch = tree.map_leaves(lambda x, i=start, k=part.shape: x[i : i + k.numel()].unflatten(0, k), shuffled)
@@ -179,17 +180,17 @@ class DrawNoise:
 
 def check_stackable(agent: Agent, spec: EnvSpec, config: AgentConfig) -> None:
     """Refuse agents and settings whose updates are not the same program for every member."""
+    settings = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    used = [name for name in ("memory", "h_term", "prioritized") if settings.get(name, "none") not in ("none", False)]
     reason = ""
-    settings = vars_of(config)
     if spec.team or len(tree.leaves(spec.obs)) != 1 or agent.policy.encoder is not None:
         reason = f"observations of {spec.name} are not one vector of floats"
-    elif agent.policy.core is not None or agent.h_term is not None or settings.get("prioritized"):
-        name = next(name for name in ("memory", "h_term", "prioritized") if settings.get(name) not in (None, "none"))
-        reason = f"agent.{name}={settings[name]} keeps data for each member in another way"
+    elif used:
+        reason = f"agent.{used[0]}={settings[used[0]]} keeps other data for each of them"
     elif settings.get("target_kl") is not None:
-        reason = f"agent.target_kl={settings['target_kl']} ends the epochs of each member at another time"
+        reason = f"agent.target_kl={settings['target_kl']} ends the epochs of each at another time"
     elif settings.get("target_critics") == "subset" or not has_known_update(agent):
-        reason = f"the updates of {type(agent).__name__} are not the same steps for every member"
+        reason = f"{type(agent).__name__} does not take the same steps for all of them"
     if reason:
         raise ConfigError(f"members cannot be stacked because {reason}; train them as separate runs")
 
@@ -199,8 +200,3 @@ def has_known_update(agent: Agent) -> bool:
     if isinstance(agent, AgentActorCritic):
         return type(agent).actor_is_due is AgentActorCritic.actor_is_due
     return isinstance(agent, AgentDQN | AgentOnPolicy)
-
-
-def vars_of(config: AgentConfig) -> dict[str, Any]:
-    """The settings by name; a dataclass with slots has no ``vars``."""
-    return {name: getattr(config, name) for name in config.__dataclass_fields__}

@@ -18,8 +18,7 @@ def share_rows(tensors: Sequence[Tensor], owners: Sequence[Sequence[Tensor]], fl
     first = 0
     for i, tensor in enumerate(tensors):
         shape, size = owners[0][i].shape, owners[0][i].numel()
-        part = flat[:, first : first + size]
-        tensor.data = part.unflatten(1, shape) if shape else part.squeeze(1)
+        tensor.data = flat[:, first : first + size].view(len(flat), *shape)
         for row, owner in zip(flat, owners, strict=True):
             owner[i].data = row[first : first + size].view(shape)
         first += size
