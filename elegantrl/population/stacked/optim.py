@@ -65,7 +65,7 @@ class StackedStep(GradStep):
 
     def rows(self) -> list[Tensor]:
         """The tensors [P, ...] that a copy of a member takes over."""
-        return [self.flat, self.mean, self.square, self.sum_of_squares]
+        return [self.flat, self.mean, self.square, self.lr, self.sum_of_squares]
 
 
 class StackedTarget(Target):

@@ -96,7 +96,9 @@ def train_population(
     members stay independent and are evaluated every ``eval.interval`` steps. ``show`` is called with each ``Standing``.
     """
     check_arguments(members, period_steps, replaced)
-    lists = {name: value for name, value in settings.items() if isinstance(value, list | tuple) and is_tunable(agent, name)}
+    lists = {
+        name: value for name, value in settings.items() if isinstance(value, list | tuple) and is_tunable(agent, name)
+    }
     overrides = split_overrides(agent, {name: v for name, v in settings.items() if name not in lists})
     check_overrides(overrides)
     config, _ = resolve_config(agent, env_name(env), overrides)
@@ -219,7 +221,7 @@ class Population:
         agent, steps = self.learner.agent, self.learner.env_steps
         policies = policy_rows(agent)
         scores = self.evaluator.scores(policies, self.eval_seed("eval", steps))
-        scores = torch.where(is_finite(agent), scores, torch.nan)
+        scores = torch.where(is_finite(agent) & policies.isfinite().all(1), scores, torch.nan)
         is_better = scores > self.best_scores
         self.best = torch.where(is_better.unsqueeze(1), policies, self.best)
         self.best_scores = torch.where(is_better, scores, self.best_scores)
