@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,6 +215,15 @@ def test_without_periods_members_stay_independent(tmp_path: Path) -> None:
     assert [s.env_steps for s in result.standings] == [32, 64]
     assert all(s.parents == [0, 1] for s in result.standings)
     assert TrainedPolicy.load(result.member_folder(1)).config.train.seed == 5
+
+
+def test_an_interrupt_ends_the_population_with_its_policies_saved(tmp_path: Path) -> None:
+    result = elegantrl.train_population(
+        "ppo", "TensorCartPole", members=2, run_dir=tmp_path / "a", eval={"interval": 64, "episodes": 2},
+        show=lambda _: os.kill(os.getpid(), signal.SIGINT), **TINY,
+    )  # fmt: skip
+    assert [s.env_steps for s in result.standings] == [64]
+    assert TrainedPolicy.load(result.member_folder(1)).evaluate(2).mean > 0
 
 
 @pytest.mark.parametrize(
