@@ -11,12 +11,8 @@ from torch import Generator, Tensor
 
 from ...agents.base import Agent, AgentConfig
 from ...errors import ConfigError, did_you_mean
+from ..space import FACTORS, SHIFTS
 from .learner import StackedLearner
-
-FACTOR = 1.25
-"""A number with a logarithmic scale is multiplied or divided by this."""
-SHARE = 0.2
-"""A number with a linear scale is moved up or down by this fraction of its range."""
 
 
 class Tunable(NamedTuple):
@@ -62,11 +58,11 @@ def choose_parents(scores: Tensor, replaced: float, generator: Generator) -> Ten
 
 
 def perturb(agent: Agent, tunables: Sequence[Tunable], chosen: Tensor, generator: Generator) -> None:
-    """Change the tunable settings of the ``chosen`` members [P], each up or down at random."""
+    """Change the tunable settings of the ``chosen`` members [P], each by a step up, down or not at all."""
     for name, low, high, scale in tunables:
         values = getattr(agent.hypers, name)
-        up = torch.randint(2, values.shape, generator=generator, device=values.device) * 2 - 1
-        moved = values * FACTOR**up if scale == "log" else values + up * (SHARE * (high - low))
+        step = torch.randint(3, values.shape, generator=generator, device=values.device) - 1
+        moved = values * FACTORS[2] ** step if scale == "log" else values + step * (SHIFTS[2] * (high - low))
         values.copy_(torch.where(chosen, moved.clamp(low, high), values))
 
 

@@ -52,7 +52,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PopulationResult:
+class StackedResult:
     """What a population has learned, and the folder that holds it."""
 
     folder: Path
@@ -84,7 +84,7 @@ def train_population(
     run_dir: str | Path | None = None,
     show: Callable[[Standing], object] | None = None,
     **settings: Any,
-) -> PopulationResult:
+) -> StackedResult:
     """Train ``members`` agents as one program; ``elegantrl.train_population("ppo", "TensorCartPole", members=16)``.
 
     ``env`` is a tensor environment. Settings are those of ``elegantrl.train`` for each member: ``num_envs``
@@ -231,7 +231,7 @@ class Population:
     def eval_seed(self, *key: str | int) -> int:
         return derive_seed(self.configs[0].train.seed, *key)
 
-    def finish(self, folder: Path) -> PopulationResult:
+    def finish(self, folder: Path) -> StackedResult:
         """Write the best policy and the config of each member."""
         returns = self.evaluator.scores(self.best, self.eval_seed("final eval")).tolist()
         best_steps = self.best_steps.tolist()
@@ -243,7 +243,7 @@ class Population:
             write_atomic(own / CONFIG_FILE, final.to_yaml().encode())
             files = BestFile(own, self.learner.agent.policy_spec, self.spec, SideFiles())
             files.save(self.best[p], best_steps[p], returns[p])
-        result = PopulationResult(folder, returns, self.standings)
+        result = StackedResult(folder, returns, self.standings)
         write_standings(folder, self.standings, {"returns": returns, "champion": result.champion})
         return result
 
