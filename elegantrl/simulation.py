@@ -130,9 +130,12 @@ class SimExecutor(Executor):
     isolates = True
 
     def __init__(
-        self, preload: Sequence[str] = (), world: World | None = None, storage: Storage | None = None,
+        self,
+        preload: Sequence[str] = (),
+        world: World | None = None,
+        storage: Storage | None = None,
         paced: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.world, self.storage, self.paced = world or World(), storage or MemoryStorage(), paced
         self.now = 0.0
         self.num_calls = 0

@@ -208,17 +208,18 @@ class Config(Settings):
         if (there := self._eval_origin()) is not None:
             sections.setdefault("eval", {}).update(env_id=there.name, env_kwargs=plain_kwargs(there))
 
+    @property
+    def num_tournament_agents(self) -> int:
+        """The number of groups of GPUs, each for an agent of its own; 1 if there is no tournament."""
+        given = (self._values | self.agent._values).get("learner_gpu_ids", ())
+        is_list = not isinstance(given, int) and not all(isinstance(group, int) for group in given)
+        return len(given) if is_list else 1
+
     def _learner_ids(self, values: dict[str, Any]) -> list[int]:
         """The GPU of each learner, -1 for the CPU; empty if not set."""
         given = values.get("learner_gpu_ids", ())
         groups = [given] if isinstance(given, int) else list(given)
-        if len(groups) > 1 and not all(isinstance(group, int) for group in groups):
-            warnings.warn(
-                f"learner_gpus={given!r} asks for a tournament of {len(groups)} agents, which this version does not"
-                f" have; one agent is trained, with learner_gpus={groups[0]!r}",
-                UserWarning,
-                stacklevel=4,
-            )
+        if self.num_tournament_agents > 1:
             groups = groups[:1]
         ids = [int(x) for x in np.ravel(groups)] or [int(x) for x in [values.get("gpu_id")] if x is not None]
         if max(ids, default=-1) >= 0 and not torch.cuda.is_available():

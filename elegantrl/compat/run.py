@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from ..config.run import RunConfig
+from ..population.results import PopulationResult
 from ..runtime.display import RunDisplay
 from ..runtime.run import RunResult, run_training
 from .config import Config
 from .folder import open_folder
+from .tournament import train_tournament
 
 
 def train_agent(args: Config, if_single_process: bool = False) -> RunResult:
@@ -25,8 +28,13 @@ def train_and_evaluate(args: Config) -> RunResult:
     return _train(args, in_processes=False)
 
 
-def train_and_evaluate_mp(args: Config, python_path: str = "") -> RunResult:
-    """Train with workers and evaluator in processes; ``python_path`` is accepted for old scripts and ignored."""
+def train_and_evaluate_mp(args: Config, python_path: str = "") -> RunResult | PopulationResult:
+    """Train with workers and evaluator in processes; ``python_path`` is accepted for old scripts and ignored.
+
+    Several groups in ``learner_gpus``, ``[[0], [1]]``, are a tournament with a member for each.
+    """
+    if (members := args.num_tournament_agents) > 1:
+        return train_tournament(args, members)
     return _train(args, in_processes=True)
 
 
@@ -35,6 +43,13 @@ train_agent_multiprocessing = train_agent_multiprocessing_multi_gpu = train_and_
 
 
 def _train(args: Config, in_processes: bool) -> RunResult:
+    if (agents := args.num_tournament_agents) > 1:
+        warnings.warn(
+            f"learner_gpus asks for a tournament of {agents} agents, which train_and_evaluate_mp trains; here one"
+            f" agent is trained, with the first group",
+            UserWarning,
+            stacklevel=3,
+        )
     config, (source, eval_source) = args.run_config(), args.sources()
     if in_processes:
         config = _with_workers(config, args.num_workers)

@@ -197,7 +197,7 @@ class Controller:
                 raise
             if job not in self.state.due:
                 return []
-            self._queue.append(job)
+            self._queue.appendleft(job)  # first: a generation waits for it
             return self.failure(job, error)
         self._free.append(handle)
         self._longest = max(self._longest, future.seconds)

@@ -92,7 +92,7 @@ class Trainer:
         config = run_config(base, task.hypers, task.seed, max(1, task.steps))
         parent = self._parent_state(task.parents, scratch)  # before anything is built that must be closed
         executor = InlineExecutor()
-        supervisor = open_run(config, self.source, folder, executor, Silent())
+        supervisor = open_run(config, self.source, folder, executor, Silent(), eval_source=config.eval.env_id)
         try:
             if parent is not None:
                 supervisor.inherit(parent)
@@ -129,8 +129,9 @@ class Trainer:
             folder = Path(scratch) / "run"
             self.storage.download(key, folder)
             trained = TrainedPolicy.load(folder, allow_import=True)
-            device = pick_device(trained.config.train.device)
-            evaluator = evaluator_builder(trained.config, self.source, None, device, trained.spec, False)()
+            config, source = trained.config, trained.config.eval.env_id
+            device = pick_device(config.train.device)
+            evaluator = evaluator_builder(config, self.source, source, device, trained.spec, False)()
             try:
                 score = evaluator.score(Weights(0, trained.policy.to_flat()), seed)
             finally:

@@ -114,8 +114,9 @@ def test_s5_learner_gpus():
     with pytest.raises(ConfigError, match="num_envs=3 cannot be divided equally among 2 groups"):
         args.run_config()
     args.learner_gpus = [[-1], [-1], [-1]]
-    with pytest.warns(UserWarning, match="tournament of 3 agents, which this version does not have; one agent is"):
-        assert args.run_config().num_learners == 1
+    assert args.num_tournament_agents == 3 and args.run_config().num_learners == 1
+    with pytest.warns(UserWarning, match="a tournament of 3 agents, which train_and_evaluate_mp trains; here one"):
+        train_and_evaluate(args)
 
 
 def test_learners_use_gpus_in_a_row(monkeypatch):
