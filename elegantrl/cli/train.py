@@ -19,6 +19,7 @@ from ..imports import is_foreign_code
 from ..registry import find_agent
 from ..runtime.display import SIGNALS
 from ..runtime.train import prepare
+from ..store.untrusted import CONFIG_FILE
 from .parse import parse
 
 RunDir = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
@@ -36,6 +37,8 @@ class Flags:
     """Folder of the run; by default a fresh one under runs/."""
     resume: Switch = False
     """Continue the newest valid commit of --run-dir, bit for bit."""
+    restartable: Switch = False
+    """Start the run in --run-dir, or continue it if the folder holds one: for jobs that a cluster starts again."""
     envs_per_worker: int | None = None
     """Instead of --num-envs and --num-groups: each worker gets one group of this many environments."""
     go_async: Annotated[Switch, tyro.conf.arg(name="async", help=ASYNC)] = False
@@ -74,9 +77,17 @@ def main(argv: list[str]) -> int:
         raise ConfigError("a config file names agent and environment itself; use elegantrl train --config FILE")
     agent, env = argv[:2]
     flags, overrides = parse_run(agent, env, argv[2:])
-    plan = prepare(agent, env, overrides, resumed=flags.run_dir if flags.resume else None)
-    result = plan.run(flags.run_dir, flags.resume)
+    resume = flags.resume or continues(flags)
+    plan = prepare(agent, env, overrides, resumed=flags.run_dir if resume else None)
+    result = plan.run(flags.run_dir, resume)
     return SIGNALS.get(result.summary["stop_reason"], 0)
+
+
+def continues(flags: Flags) -> bool:
+    """Whether a restartable run was begun earlier."""
+    if flags.restartable and flags.run_dir is None:
+        raise ConfigError("--restartable finds an earlier run by its folder; name it with --run-dir")
+    return flags.restartable and flags.run_dir is not None and (flags.run_dir / CONFIG_FILE).exists()
 
 
 def parse_run(agent: str, env: str, argv: list[str]) -> tuple[Flags, dict[str, dict[str, Any]]]:

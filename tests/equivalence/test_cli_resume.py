@@ -82,3 +82,20 @@ def test_the_curve_of_a_resumed_run_has_no_doubled_part(tmp_path: Path) -> None:
     steps = [row["env_steps"] for row in read_metrics(tmp_path / "run") if row["kind"] == "eval"]
     # The evaluation at the first stop (768) moves no later one: an uninterrupted run evaluates at 512, 1024 and 1280.
     assert steps == [512, 768, 1024, 1280]
+
+
+def test_a_restartable_run_starts_and_then_continues(
+    load_commit: LoadCommit, hash_state: HashState, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The same command line, whether a cluster gives it once or again after a kill."""
+    train(tmp_path / "whole", "a2c", "TensorCartPole", 1024)
+    train(tmp_path / "parts", "a2c", "TensorCartPole", 512, "--restartable")
+    capsys.readouterr()
+    train(tmp_path / "parts", "a2c", "TensorCartPole", 1024, "--restartable")
+    assert "resumed c-" in capsys.readouterr().out
+    assert hash_state(load_commit(tmp_path / "parts")) == hash_state(load_commit(tmp_path / "whole"))
+
+
+def test_a_restartable_run_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "a2c", "TensorCartPole", "--restartable"]) == 2
+    assert "name it with --run-dir" in capsys.readouterr().err
