@@ -21,6 +21,7 @@ usage: elegantrl COMMAND ...
   report FOLDER      write a page about a run or a population: curves, leaderboard, lineage, settings
   watch FOLDER       show that page in a browser while the run is running
   bench AGENT ENV    measure layouts of processes and print the fastest on this machine
+  submit -- COMMAND  run a command on a Ray cluster, e.g.  elegantrl submit --address URL -- train ppo CartPole-v1
   envs               list environments
   agents             list agents
 
@@ -49,7 +50,7 @@ def usage_for(argv: list[str]) -> str | None:
 
 def commands() -> dict[str, Callable[[list[str]], int]]:
     # Imported here so that `elegantrl --help` need not import torch.
-    from . import bench, evaluate, evolve, lists, plot, train, watch
+    from . import bench, evaluate, evolve, lists, plot, submit, train, watch
 
     return {
         "train": train.main,
@@ -59,6 +60,7 @@ def commands() -> dict[str, Callable[[list[str]], int]]:
         "report": watch.report_main,
         "watch": watch.watch_main,
         "bench": bench.main,
+        "submit": submit.main,
         "envs": lists.envs_main,
         "agents": lists.agents_main,
     }
