@@ -6,11 +6,13 @@
     python benchmarks/population.py table                    # no runs
 
 `scale` runs the real controller and log on a simulated executor whose calls take real time: without any overhead, 1,000
-members that take 0.2 s for a period give 5,000 results per second. The overhead is the time beyond that.
+members that take 0.2 s for a period give 5,000 results per second. The overhead is the time beyond that, given for
+the tournament only, because the barrier of a generation waits for the slowest member by design.
 
 `pays` trains 8 members with the same total number of steps three times: as a tournament, as generations, and as 8
 independent runs with the hyper-parameters that the members started with. All scores are of the last policy on fresh
-episodes; the champion's score is one more evaluation after its selection. Results accumulate in results/population.json.
+episodes; the champion's score is one more evaluation after its selection. Results accumulate in
+results/population.json.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ def scale(mode: str, members: int, periods: int) -> dict[str, Any]:
     assert state.board == controller.state.board and state.lineage == controller.state.lineage
     return {
         "mode": mode, "members": members, "results": state.num_results, "calls": executor.num_calls,
-        "failures": state.num_failures, "wall_seconds": wall, "ideal_seconds": ideal, "overhead": wall / ideal - 1.0,
+        "failures": state.num_failures, "wall_seconds": wall, "ideal_seconds": ideal,
+        "overhead": wall / ideal - 1.0 if mode == "tournament" else None,
         "results_per_second": state.num_results / wall, "processor_seconds": busy,
         "processor_us_per_result": 1e6 * busy / state.num_results, "fold_seconds": resume, "log_bytes": size,
     }  # fmt: skip
@@ -110,7 +113,7 @@ def show_scale(results: list[dict[str, Any]]) -> None:
         table.add_column(name.replace("_", " "))
     for row in results:
         cells = [f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in columns[:4]]
-        cells += [f"{row['results_per_second']:,.0f}", f"{row['overhead']:.1%}"]
+        cells += [f"{row['results_per_second']:,.0f}", "-" if row["overhead"] is None else f"{row['overhead']:.1%}"]
         table.add_row(*cells, f"{row['processor_us_per_result']:.0f}", f"{row['fold_seconds']:.2f}")
     Console(width=140).print(table)
 

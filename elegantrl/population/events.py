@@ -23,9 +23,8 @@ class Event:
     member: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; a number that is not finite becomes null."""
-        values = ((name, getattr(self, name)) for name in NAMES[self.kind])
-        return {"event": self.kind} | {name: None if _is_nan(value) else value for name, value in values}
+        """Plain data."""
+        return {"event": self.kind, **{name: getattr(self, name) for name in NAMES[self.kind]}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +73,14 @@ class Evaluated(Event):
 
     period: int
     score: float | None
+    """None if it is not finite."""
     ci95: float = 0.0
     fresh: bool = False
+
+    def __post_init__(self) -> None:
+        if self.score is not None and not math.isfinite(self.score):
+            object.__setattr__(self, "score", None)
+            object.__setattr__(self, "ci95", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,3 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
         return KINDS[values.pop("event")](**values)
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"the log of a population has the malformed event {dict(data)!r:.120}") from error
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)

@@ -31,7 +31,7 @@ class Generational:
         decisions: list[Event] = [
             Promoted(event.member, event.period, event.score)
             for event in news
-            if isinstance(event, Evaluated) and event.fresh and event.score is not None and math.isfinite(event.score)
+            if isinstance(event, Evaluated) and event.fresh and event.score is not None
         ]
         if state.new_generation:
             decisions += self.select(state)

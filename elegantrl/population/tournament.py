@@ -6,7 +6,6 @@ and the updater evaluates a good run again, on fresh seeds, before it enters the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from .config import PopulationConfig
@@ -34,7 +33,7 @@ class Tournament:
     def update(self, state: PopulationState, result: Evaluated) -> list[Event]:
         """Where a run that was evaluated goes: to a second evaluation, onto the leaderboard, or nowhere."""
         score = result.score
-        if score is None or not math.isfinite(score) or not self.ranks(state, score):
+        if score is None or not self.ranks(state, score):
             return []
         if result.fresh:
             return [Promoted(result.member, result.period, score)]
