@@ -10,10 +10,11 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 
 from ..errors import ConfigError
-from ..imports import is_import_path
+from ..imports import is_foreign_code
 from ..population.config import PopulationConfig
 from ..population.evolve import run_population
 from ..population.results import PopulationResult
+from ..population.stacked.show import evolve_stacked
 from ..runtime.display import SIGNALS
 from .parse import parse
 
@@ -29,6 +30,8 @@ class Flags:
     """Folder of the population, or an address such as s3://bucket/name; by default a fresh folder under runs/."""
     resume: Switch = False
     """Continue the population in --run-dir."""
+    stacked: Switch = False
+    """Train all members as one program on one device: one agent, a tensor environment, generations without a log."""
     population: OmitArgPrefixes[PopulationConfig]
 
 
@@ -58,6 +61,10 @@ def main(argv: list[str]) -> int:
         return exit_code(run_population(config, config.env, file_flags.run_dir, file_flags.resume))
     env = argv[0]
     flags = parse(Flags, argv[1:], f"elegantrl evolve {env}", Flags(population=PopulationConfig(env=env)))
+    if flags.stacked:
+        if flags.resume:
+            raise ConfigError("--stacked keeps no commits, so there is nothing to resume; leave --resume out")
+        return evolve_stacked(flags.population, flags.run_dir)
     return exit_code(run_population(flags.population, env, flags.run_dir, flags.resume))
 
 
@@ -74,7 +81,7 @@ def read_population_config(path: Path, allow_import: bool) -> PopulationConfig:
     except UnicodeDecodeError:
         raise ConfigError(f"--config {path} is not a text file; expected YAML like population.yaml") from None
     for name in (config.env, *config.agents, config.executor, *texts(config.settings)):
-        if is_import_path(name) and not name.startswith("envpool:") and not allow_import:
+        if is_foreign_code(name) and not allow_import:
             raise ConfigError(
                 f"--config {path} names {name}, whose import runs code; add --allow-import if you trust it"
             )

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -264,3 +265,14 @@ def test_rows_of_members_and_columns_of_the_stack_are_the_same_memory() -> None:
     assert bool((own == 3.0).all()) and stacked.shape == (2, *own.shape)
     learner.members[0].hypers.lr.fill_(0.5)
     assert learner.agent.hypers.lr.tolist()[0] == 0.5
+
+
+def test_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    words = ["evolve", "TensorCartPole", "--stacked", "--members", "2", "--periods", "2", "--period-steps", "512"]
+    words += ["--episodes", "2", "--agents"]
+    outcome = cli(*words, "ppo", "--run-dir", tmp_path / "run")
+    assert outcome.code == 0 and "512 steps per member" in outcome.out and "elegantrl eval" in outcome.out
+    assert cli("eval", tmp_path / "run" / "member-01", "--episodes", "1").code == 0
+    assert "trains members of one agent, not of 2" in cli(*words, "ppo", "dqn").sentence
+    assert "population.board has no effect with --stacked" in cli(*words, "ppo", "--board", "3").sentence
+    assert "nothing to resume" in cli(*words, "ppo", "--resume").sentence

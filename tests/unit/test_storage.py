@@ -1,4 +1,4 @@
-"""The storage of populations: a local folder."""
+"""The storage of populations in a local folder: what the contract of all storages (tests/contract) does not say."""
 
 from __future__ import annotations
 
@@ -17,26 +17,6 @@ def make_folder(path: Path, text: str) -> Path:
     (path / "a.txt").write_text(text)
     (path / "deep" / "b.bin").write_bytes(b"\x00\x01")
     return path
-
-
-def test_bytes_and_appended_bytes(tmp_path: Path) -> None:
-    storage = open_storage(tmp_path / "store")
-    assert isinstance(storage, LocalStorage) and storage.read_all("log") == b""
-    storage.write("notes/a", b"one")
-    storage.write("notes/a", b"two")
-    storage.append("log", b"x\n")
-    storage.append("log", b"y\n")
-    assert storage.read("notes/a") == b"two" and storage.read_all("log") == b"x\ny\n"
-    assert storage.list("notes") == ["notes/a"] and storage.list("none") == []
-    storage.delete("notes/a")
-    storage.delete("notes/a")
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        storage.read("notes/a")
-    storage.close()
-    again = open_storage(storage.url)
-    again.append("log", b"z\n")
-    assert again.read_all("log") == b"x\ny\nz\n"
-    again.close()
 
 
 def test_a_folder_replaces_an_earlier_one(tmp_path: Path) -> None:
@@ -75,12 +55,6 @@ def test_one_controller_at_a_time(tmp_path: Path) -> None:
     first.close()
     second.lock()
     second.close()
-
-
-@pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a//b", "", "runs/.hidden"])
-def test_keys_stay_within_the_folder(tmp_path: Path, key: str) -> None:
-    with pytest.raises(ValueError, match="is no key"):
-        LocalStorage(tmp_path).write(key, b"")
 
 
 def test_an_address_needs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
