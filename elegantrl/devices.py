@@ -7,14 +7,15 @@ import torch
 from .errors import ConfigError
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str, is_elsewhere: bool = False) -> torch.device:
+    """The device of this name; it must exist unless it ``is_elsewhere``, on a machine that this process cannot see."""
     try:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"train.device={name!r} is no device; use cpu, cuda or cuda:N") from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"train.device={name!r} is not supported; use cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if device.type == "cuda" and not is_elsewhere and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"train.device={name!r} needs a CUDA device and there is none; use --device cpu"
             if torch.cuda.device_count() == 0

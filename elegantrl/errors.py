@@ -8,6 +8,7 @@ ElegantRLError
       Diverged      in a learner's losses, parameters or optimisers
     RoleDied        the process of a role ended before it returned a result
       PeersLost     a learner lost its connection to the others during a step
+      NodeLost      the machine of a role was lost
     RoleTimedOut    a role took longer than allowed and was ended
     BuildTimedOut   a role took longer than allowed to be built; it is not built again
     BudgetSpent     roles or environments failed more often than the run allows
@@ -53,6 +54,14 @@ class RoleDied(RoleError):
 
 class PeersLost(RoleDied):
     pass
+
+
+class NodeLost(RoleDied):
+    """``node`` names the machine: all roles that were there report the same one."""
+
+    def __init__(self, text: str, node: str = ""):
+        super().__init__(text)
+        self.node = node
 
 
 class RoleTimedOut(RoleError):

@@ -139,6 +139,16 @@ def make_rollout() -> Callable[..., Rollout]:
     return make
 
 
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[None]:
+    """A Ray on this machine that all tests of a process share; executors use it as they find it."""
+    from elegantrl.execute.ray_cluster import Connection
+
+    connection = Connection()
+    yield
+    connection.close()
+
+
 @dataclass
 class Outcome:
     """How a call of the command line ended."""

@@ -166,3 +166,8 @@ def refuse_imports(path: Path, config: RunConfig) -> None:
             raise ConfigError(
                 f"--config {path} names {name}, whose import runs code; add --allow-import if you trust it"
             )
+    if config.execute.address is not None:
+        raise ConfigError(
+            f"--config {path} names the Ray cluster {config.execute.address}, whose nodes may run code here; add"
+            f" --allow-import if you trust it"
+        )

@@ -91,8 +91,12 @@ class ExecuteConfig(Section):
     section: ClassVar[str] = "execute"
 
     executor: str = setting("auto", decides_numbers=False)
-    """Act and evaluate in this process (`inline`), or in processes of their own (`process`); `auto` chooses by the
-    environment and the machine; an import path `package.module:Class` names an executor of your own."""
+    """Act and evaluate in this process (`inline`), in processes of their own (`process`), or in actors of Ray, on many
+    machines (`ray`); `auto` chooses one of the first two by the environment and the machine; an import path
+    `package.module:Class` names an executor of your own."""
+    address: str | None = setting(None, decides_numbers=False)
+    """HOST:PORT of the Ray cluster that `--executor ray` uses, or `auto` on one of its nodes; None: that of the
+    variable RAY_ADDRESS, or a Ray of its own on this machine."""
     num_workers: int = setting(1, ge=1, decides_numbers=False)
     """Workers among which the groups of environments are divided."""
     num_learners: int = setting(0, ge=0)
@@ -126,6 +130,8 @@ class ExecuteConfig(Section):
             raise ConfigError(
                 f"execute.num_learners={self.num_learners} asks for processes; add --executor process or leave it out"
             )
+        if self.address is not None and self.executor in ("auto", "inline", "process"):
+            raise ConfigError(f"execute.address={self.address!r} is that of a Ray cluster; add --executor ray")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

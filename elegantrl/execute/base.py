@@ -21,6 +21,7 @@ from ..errors import ConfigError, did_you_mean, innermost_line
 EXECUTORS = {
     "inline": "elegantrl.execute.inline:InlineExecutor",
     "process": "elegantrl.execute.process:ProcessExecutor",
+    "ray": "elegantrl.execute.ray:RayExecutor",
 }
 """Executors by name, imported at first use; any other is named by its import path ``module:Class``."""
 
@@ -68,10 +69,16 @@ class Handle(ABC):
 
     busy_seconds: float = 0.0
     """How long the role has worked on calls that have ended."""
+    host: str | None = None
+    """The address of the role's machine for roles on other machines; None if all roles are on this machine."""
 
     def memory_bytes(self) -> int:
         """Memory that the process of the role holds; 0 if the role has no process of its own."""
         return 0
+
+    def can_move(self) -> bool:
+        """Whether the role shares processors with others and a new one in its place would have its own."""
+        return False
 
     @abstractmethod
     def call(self, method: str, *args: Any, timeout: float | None = None) -> Future:
@@ -84,11 +91,14 @@ class Handle(ABC):
 class Executor(ABC):
     """Starts roles and sends calls to them.
 
-    ``preload`` names modules that roles import; an executor may import them once for all processes.
+    ``preload`` names modules that roles import; an executor may import them once for all processes. An executor that
+    connects to other machines takes their ``address`` as a second argument.
     """
 
     isolates: ClassVar[bool]
     """Whether a role can die or hang without its caller; otherwise a timeout is refused."""
+    assigns_devices: ClassVar[bool] = False
+    """Whether a role sees only the GPUs that it was given by its ``Needs``, on a machine that may not be this one."""
 
     @abstractmethod
     def __init__(self, preload: Sequence[str] = ()): ...
@@ -104,7 +114,7 @@ class Executor(ABC):
         """Start roles at the same time; the first error of a constructor is raised here.
 
         A constructor that takes more than ``timeout`` seconds raises ``BuildTimedOut``, also in the caller's process.
-        A role waits while its last ``answers_held`` large answers are still in use.
+        A role whose answers lie in its own memory waits while its last ``answers_held`` large ones are still in use.
         """
 
     def spawn(self, build: Callable[[], Any], timeout: float | None = None) -> Handle:
@@ -128,7 +138,7 @@ class Executor(ABC):
         """End all roles and release everything."""
 
 
-def make_executor(name: str, preload: Sequence[str] = ()) -> Executor:
+def make_executor(name: str, preload: Sequence[str] = (), address: str | None = None) -> Executor:
     """The executor of this name or import path."""
     path = EXECUTORS.get(name, name)
     module, colon, attribute = path.partition(":")
@@ -140,7 +150,7 @@ def make_executor(name: str, preload: Sequence[str] = ()) -> Executor:
         raise ConfigError(f"executor {name!r} cannot be imported: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, Executor)):
         raise ConfigError(f"executor {name!r} is not a subclass of elegantrl.execute.base.Executor")
-    return kind(preload)
+    return kind(preload) if address is None else kind(preload, address)  # type: ignore[call-arg]
 
 
 def own_copy(value: Any) -> Any:

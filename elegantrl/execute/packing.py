@@ -214,11 +214,16 @@ def rebuild(raw: Any, start: int, dtype: Any, shape: tuple[int, ...], device: st
     x = np.ndarray(shape, dtype, raw, start)
     if device is None:
         return x
-    return torch.from_numpy(x) if device == "cpu" else torch.from_numpy(x).to(device)
+    return on_device(torch.from_numpy(x), device)
 
 
 def rebuild_strange(raw: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
-    return raw.view(dtype).view(shape).to(device)
+    return on_device(raw.view(dtype).view(shape), device)
+
+
+def on_device(x: Tensor, device: str) -> Tensor:
+    """A tensor on the device it came from; on the host if this machine has no GPU."""
+    return x if device == "cpu" or not torch.cuda.is_available() else x.to(device)
 
 
 BY_NUMBER = (rebuild, rebuild_strange, *DTYPES)

@@ -18,14 +18,13 @@ from ..agents.gradients import Gradients
 from ..config.per_learner import settings_per_learner
 from ..data.memory import Setup, build_memory
 from ..data.rollout import join_fragments
-from ..devices import device_of_rank
 from ..errors import RoleError
 from ..imports import import_fast
 from ..nets.policies import PolicySpec, joined
 from ..registry import AgentEntry, build_agent, find_agent
 from ..rng import torch_stream
 from ..types import EnvSpec, Fragment, Metrics, State, Update, Weights
-from .ranks import Ranks, connect
+from .ranks import LOOPBACK, Ranks, connect, open_store
 from .warm_start import load_networks
 
 COMMON = ("agent", "env_steps", "version")
@@ -64,7 +63,6 @@ class Learner:
     ):
         config = settings_per_learner(config, num_learners, config.horizon * spec.num_envs)
         spec = replace(spec, num_envs=spec.num_envs // num_learners)
-        device = device_of_rank(device, rank)
         self.agent: Agent = build_agent(find_agent(agent), spec, config, device, seed)
         self.averaging = OneRank()
         if num_learners > 1:
@@ -87,10 +85,20 @@ class Learner:
         self.memory = build_memory(self.agent.memory_name(), setup)
         self.agent.schedule(0)
 
-    def connect(self, address: str) -> None:
-        """Connect to the other ranks, which get the same address; a rank can learn only when it is connected."""
+    def open_meeting(self, host: str) -> str:
+        """Open the place where ranks on several machines meet, on the machine of this rank; returns its address."""
         assert isinstance(self.averaging, Ranks)
-        self.averaging.group = connect(address, self.averaging.rank, self.averaging.size, self.device)
+        self.averaging.store = open_store(host, self.averaging.size)
+        return f"tcp://{host}:{self.averaging.store.port}"
+
+    def connect(self, address: str, host: str = LOOPBACK) -> None:
+        """Connect to the other ranks, which get the same address; a rank can learn only when it is connected.
+
+        ``host`` is the address under which they reach the machine of this rank.
+        """
+        ranks = self.averaging
+        assert isinstance(ranks, Ranks)
+        ranks.group = connect(address, ranks.rank, ranks.size, self.device, host, ranks.store)
         self.check_agreement()
 
     def check_agreement(self) -> None:

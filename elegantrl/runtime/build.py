@@ -18,7 +18,7 @@ import torch
 from .. import __version__
 from ..config.fields import check_actions
 from ..config.run import RunConfig
-from ..devices import pick_device
+from ..devices import device_of_rank, pick_device
 from ..envs import env_settings, make_env
 from ..envs.lanes import copy_of
 from ..envs.tutorial import is_tutorial_env, num_lanes
@@ -54,6 +54,8 @@ from .workers import WorkerPool
 
 PRELOAD = ("elegantrl.roles.worker", "elegantrl.roles.learner", "elegantrl.roles.evaluator", "elegantrl.envs")
 """Modules that every process of a run imports; an executor may import them once for all."""
+LEARNER_GPUS = 0.6
+"""More than half of a GPU: two learners never get the same one."""
 
 
 def open_run(
@@ -76,13 +78,16 @@ def open_run(
     """
     if resume:
         check_same_config(folder, config)
-    device = pick_device(config.train.device)
+    # A learner with a process of its own may have a GPU that this machine does not have.
+    is_elsewhere = executor.assigns_devices and config.execute.num_learners > 0
+    device = pick_device(config.train.device, is_elsewhere)
     with contextlib.ExitStack() as closing:
         # Everything that may be refused is built before the first byte is written.
         progress, restarts = Progress(), Restarts(config.execute.max_restarts, display.message)
         explain = partial(explain_error, config.env.id, progress)
         build = worker_builder(config, source, device, executor.isolates)
-        pool = WorkerPool(executor, build, config.num_groups, config.execute, restarts, explain)
+        needs = needs_of_actor(config, device)
+        pool = WorkerPool(executor, build, config.num_groups, config.execute, restarts, explain, needs)
         closing.callback(pool.close)
         networks = load_networks(config, folder, resume)
         for name in config.train.loggers:
@@ -94,7 +99,7 @@ def open_run(
         closing.callback(learners.close)
         pool.start(learners.policy_spec, config.train.seed)
         make = evaluator_builder(config, source, eval_source, device, learners.policy_spec, executor.isolates)
-        evaluator = EvaluatorClient(executor, make, restarts, pool.timeouts, explain)
+        evaluator = EvaluatorClient(executor, make, restarts, pool.timeouts, explain, needs)
         closing.callback(evaluator.close)
         config = with_target(config, pool.env_spec)
         store = Store(folder, config.checkpoint.keep)
@@ -223,7 +228,7 @@ def build_learners(
             entry,
             config.agent,
             pool.env_spec,
-            device,
+            device if executor.assigns_devices else device_of_rank(device, rank),
             config.train.seed,
             rank=rank,
             num_learners=ranks,
@@ -234,8 +239,14 @@ def build_learners(
         return prepared(config, make, executor.isolates)
 
     timeouts = Timeouts(config.execute.role_timeout, executor.isolates)
-    needs = Needs(cpus=config.train.num_threads, gpus=1.0 if device.type == "cuda" else 0.0)
+    needs = Needs(cpus=config.train.num_threads, gpus=LEARNER_GPUS if device.type == "cuda" else 0.0)
     return pool.restarts.retry("learner", lambda: Learners(executor, build, ranks, config.num_groups, timeouts, needs))
+
+
+def needs_of_actor(config: RunConfig, device: torch.device) -> Needs:
+    """What a worker or the evaluator needs; on GPUs all of them together take what a learner leaves of one."""
+    share = (1.0 - LEARNER_GPUS) / (config.execute.num_workers + 1)
+    return Needs(cpus=config.train.num_threads, gpus=share if device.type == "cuda" else 0.0)
 
 
 def make_group(source: Any, lanes: int, device: torch.device, arguments: dict[str, Any], group: int) -> VecEnv:

@@ -150,11 +150,13 @@ def shown_run(config: RunConfig, notes: str) -> Iterator[RunDisplay]:
 def header_of(config: RunConfig, notes: str) -> str:
     """One line: agent, environment, layout, and the source of the settings."""
     lanes = "1 environment" if config.env.num_envs == 1 else f"{config.env.num_envs:,} environments"
-    if config.execute.executor == "process":
+    if config.execute.executor == "inline":
+        lanes += " in this process"
+    else:
         workers = config.execute.num_workers
         lanes += f" in {workers} worker process{'es' if workers > 1 else ''}"
-    else:
-        lanes += " in this process"
+    if config.execute.executor == "ray":
+        lanes += f" of Ray{'' if config.execute.address is None else f' at {escape(config.execute.address)}'}"
     if config.execute.num_learners:
         lanes += f", {config.execute.num_learners} learner process{'es' if config.execute.num_learners > 1 else ''}"
     return (

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..config.run import RunConfig
 from ..errors import BudgetSpent, RoleError, SpecError
-from ..execute.base import Executor, Future, Handle, Ref
+from ..execute.base import ONE_CPU, Executor, Future, Handle, Needs, Ref
 from ..rng import derive_seed
 from ..roles.evaluator import Score
 from ..types import State, Weights
@@ -84,15 +84,16 @@ class EvaluatorClient:
         restarts: Restarts,
         timeouts: Timeouts,
         explain: Callable[[Exception, str], Exception] = lambda error, role: error,
+        needs: Needs = ONE_CPU,
     ):
-        self.executor, self.build, self.restarts = executor, build, restarts
+        self.executor, self.build, self.restarts, self.needs = executor, build, restarts, needs
         self.timeouts, self.explain = timeouts, explain
         self.pending: PendingScore | None = None
         self.handle = self.spawn()
 
     def spawn(self) -> Handle:
         limit = self.timeouts.of_build()
-        (handle,) = self.restarts.retry("evaluator", lambda: self.executor.spawn_all([self.build], limit))
+        (handle,) = self.restarts.retry("evaluator", lambda: self.executor.spawn_all([self.build], limit, self.needs))
         return handle
 
     def request_score(self, weights: Ref, seed: int) -> None:

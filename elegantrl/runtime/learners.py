@@ -49,7 +49,7 @@ class Learners:
         needs: Needs = ONE_CPU,
     ):
         if num_learners > 1 and not executor.isolates:
-            raise ConfigError(f"{num_learners} learners need processes of their own; use --executor process")
+            raise ConfigError(f"{num_learners} learners need processes of their own; use --executor process or ray")
         if num_groups % num_learners:
             raise ConfigError(
                 f"{num_groups} groups of environments cannot be shared out equally among {num_learners} learners;"
@@ -78,6 +78,12 @@ class Learners:
             raise
 
     def connect(self) -> None:
+        """Ranks of one machine meet in a file, others at a port of rank 0."""
+        hosts = [handle.host for handle in self.handles]
+        if hosts[0] is not None:
+            (address,) = self.outcomes([self.handles[0].call("open_meeting", hosts[0], timeout=self.timeouts.of())])
+            self.outcomes(self.call_all("connect", *[(address, host) for host in hosts]))
+            return
         with tempfile.TemporaryDirectory(prefix="elegantrl-") as folder:
             try:
                 self.outcomes(self.call_all("connect", *[(str(Path(folder) / "ranks"),) for _ in self.groups]))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..errors import RoleDied, RoleTimedOut
+from ..errors import NodeLost, RoleDied, RoleTimedOut
 from .budget import RestartBudget
 
 T = TypeVar("T")
@@ -37,6 +37,7 @@ class Restarts:
         self.budget = RestartBudget(limit)
         self.counts = FaultCounts()
         self.notify = notify
+        self.lost_nodes: set[str] = set()
 
     def retry(self, role: str, attempt: Callable[[], T], recover: Callable[[], None] = lambda: None) -> T:
         """The value of ``attempt``; if a process dies during it, count a restart, ``recover``, and attempt again.
@@ -54,9 +55,14 @@ class Restarts:
                 self.count_restart(role, death)
 
     def count_restart(self, role: str, death: Exception) -> None:
-        """Spend one restart of the budget; raises ``BudgetSpent`` if none is left."""
-        spent = self.budget.spend(f"{role}: {death}", role)
+        """Spend one restart, or one for all roles of a lost node; raises ``BudgetSpent`` if none is left."""
         self.counts.restarts += 1
+        if isinstance(death, NodeLost):
+            if death.node in self.lost_nodes:
+                self.notify(f"{role}: {death}; restarted")
+                return
+            self.lost_nodes.add(death.node)
+        spent = self.budget.spend(f"{role}: {death}", role)
         self.notify(f"{role}: {death}; restarted ({spent} within 10 minutes)")
 
     def has_recovered(self, role: str) -> None:

@@ -66,7 +66,7 @@ def run_training(
         config, _ = with_layout(config, source)
     with process_settings(config), contextlib.ExitStack() as closing:
         folder = closing.enter_context(claim_folder(config, run_dir, resume))
-        executor = make_executor(config.execute.executor, PRELOAD)
+        executor = make_executor(config.execute.executor, PRELOAD, config.execute.address)
         closing.callback(executor.close)
         if callback is not None:
             display = CallbackDisplay(display, callback, folder, lambda reason: supervisor.request_stop(reason))

@@ -116,6 +116,11 @@ def prepare(
                 f"{resumed} was run by {found.executor}, whose import runs code; add --executor {found.executor} if you"
                 f" trust it, or name another executor"
             )
+        if found.address is not None and config.execute.executor == "auto":
+            raise ConfigError(
+                f"{resumed} was run on the Ray cluster {found.address}, whose nodes may run code here; add"
+                f" --executor ray --address {found.address} if you trust it, or name another executor"
+            )
     config, why = with_layout(config, source, found)
     if config.execute.num_learners:
         check_importable(entry)

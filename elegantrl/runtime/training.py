@@ -113,7 +113,7 @@ class TrainingLoop:
         self.committer.poll()
         if self._speed.seconds() >= LOG_SECONDS:
             self.log_training()
-            self.pool.replace_grown()
+            self.pool.renew_workers()
         with self._speed.paused():  # an evaluation in this process takes time from training
             yield from self.evaluate()
         due = self.progress.env_steps - self.progress.last_commit >= self.config.checkpoint.interval

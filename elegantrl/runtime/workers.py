@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..config.sections import ExecuteConfig
-from ..execute.base import ANSWERS_HELD, Executor, Future, Handle, Ref
+from ..execute.base import ANSWERS_HELD, ONE_CPU, Executor, Future, Handle, Needs, Ref
 from ..execute.limit import time_limit
 from ..nets.policies import PolicySpec
 from ..types import EnvSpec, Fragment, State, Weights
@@ -61,9 +61,10 @@ class WorkerPool:
         config: ExecuteConfig | None = None,
         restarts: Restarts | None = None,
         explain: Explain = lambda error, role: error,
+        needs: Needs = ONE_CPU,
     ):
         config = config or ExecuteConfig()
-        self.executor, self.explain = executor, explain
+        self.executor, self.explain, self.needs = executor, explain, needs
         self.max_lag, self.sync_frac = config.max_lag, config.sync_frac
         self.max_bytes = math.inf if config.max_worker_memory is None else config.max_worker_memory * 1e6
         self.timeouts = Timeouts(config.role_timeout, executor.isolates)
@@ -85,7 +86,7 @@ class WorkerPool:
         """New roles; if one of them dies before it is built, all are spawned again."""
         held = self.max_lag + ANSWERS_HELD
         limit = self.timeouts.of_build()
-        return self.restarts.retry(role, lambda: self.executor.spawn_all(builds, limit, answers_held=held))
+        return self.restarts.retry(role, lambda: self.executor.spawn_all(builds, limit, self.needs, held))
 
     def spawn_workers(self, num_workers: int) -> list[WorkerRecord]:
         """Workers that share all groups."""
@@ -309,12 +310,15 @@ class WorkerPool:
 
         return self.restarts.retry(name, attempt, recover)
 
-    def replace_grown(self) -> None:
-        """Replace workers whose processes hold too much memory, for example because of a leak."""
+    def renew_workers(self) -> None:
+        """Replace workers whose processes hold too much memory, for example because of a leak, and those that share
+        processors although others are free; no result changes."""
         for number, worker in enumerate(self.workers):
-            if (held := worker.handle.memory_bytes()) > self.max_bytes:
+            grown = (held := worker.handle.memory_bytes()) > self.max_bytes
+            if grown or worker.handle.can_move():
                 part = self.call_worker(number, self.recovery.request_state, take=True)
                 self.recovery.adopt_snapshot(worker, part, worker.last_answered())
                 replace_worker = partial(self.recovery.replace, worker, f"worker {number}", new_episodes=False)
                 self.restarts.retry(f"worker {number}", replace_worker)
-                self.restarts.notify(f"worker {number} held {held / 1e6:,.0f} MB and was replaced")
+                why = f"held {held / 1e6:,.0f} MB and was replaced" if grown else "moved to processors of its own"
+                self.restarts.notify(f"worker {number} {why}")

@@ -23,13 +23,17 @@ import torch
 from torch import nn
 
 from elegantrl.errors import BuildTimedOut, ConfigError, NonFinite, RoleDied, RoleError, RoleTimedOut
-from elegantrl.execute.base import ANSWERS_HELD, Executor, RemoteTraceback, where_raised
+from elegantrl.execute.base import ANSWERS_HELD, Executor, RemoteTraceback, make_executor, where_raised
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.types import Episodes, Fault, Fragment, Rollout, Weights
 
-BACKENDS: dict[str, Callable[[], Executor]] = {"inline": InlineExecutor, "process": ProcessExecutor}
-ISOLATING = [name for name in BACKENDS if name != "inline"]
+BACKENDS: dict[str, Callable[[], Executor]] = {
+    "inline": InlineExecutor, "process": ProcessExecutor, "ray": partial(make_executor, "ray")
+}  # fmt: skip
+# A process of Ray takes seconds to start; test_ray.py shows the essentials in a few.
+PARAMS = [pytest.param(name, marks=[pytest.mark.slow] if name == "ray" else []) for name in BACKENDS]
+ISOLATING = PARAMS[1:]
 SECONDS = 120.0
 """The most that anything may take on a busy machine; nothing waits for it to pass."""
 
@@ -110,16 +114,27 @@ def refuse() -> Role:
     raise ConfigError("this role refuses")
 
 
-@pytest.fixture(params=list(BACKENDS))
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    with contextlib.closing(BACKENDS[request.param]()) as one:
+@pytest.fixture(params=PARAMS)
+def backend(request: pytest.FixtureRequest) -> Callable[[], Executor]:
+    if request.param == "ray":
+        request.getfixturevalue("local_ray")
+    return BACKENDS[request.param]
+
+
+@pytest.fixture
+def executor(backend: Callable[[], Executor]) -> Iterator[Executor]:
+    with contextlib.closing(backend()) as one:
         yield one
 
 
-@pytest.fixture(params=ISOLATING)
-def isolating(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    with contextlib.closing(BACKENDS[request.param]()) as one:
-        yield one
+@pytest.fixture
+def isolating(executor: Executor) -> Executor:
+    return executor
+
+
+def isolating_only(test: Callable[..., None]) -> Callable[..., None]:
+    """For executors whose roles have processes of their own."""
+    return pytest.mark.parametrize("backend", ISOLATING, indirect=True)(test)
 
 
 @pytest.fixture
@@ -140,6 +155,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def has_ended(executor: Executor, pid: int) -> None:
+    """A process has ended; a child of this one has done so already."""
+    if not isinstance(executor, ProcessExecutor):
+        wait_until(lambda: not is_running(pid))
+    assert not is_running(pid)
 
 
 # ---- outcomes
@@ -222,18 +244,20 @@ def test_kill_is_idempotent_and_final(executor: Executor, tmp_path: Path) -> Non
     assert other.call("echo", 3).result() == 3
 
 
+@isolating_only
 def test_nothing_comes_late_from_a_role_that_was_ended(isolating: Executor) -> None:
     role = isolating.spawn(Role)
     pid = role.call("pid").result()
     futures = [role.call("echo", 1), role.call("hang"), role.call("echo", 2)]
     isolating.kill(role)
-    assert not is_running(pid)
+    has_ended(isolating, pid)
     for future in futures:
         assert future.done()
         with pytest.raises(RoleDied, match=rf"pid {pid} was ended before it answered"):
             future.result()
 
 
+@isolating_only
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -245,6 +269,8 @@ def test_nothing_comes_late_from_a_role_that_was_ended(isolating: Executor) -> N
     ],
 )
 def test_death_is_told_in_words(isolating: Executor, how: str, words: str) -> None:
+    if not isinstance(isolating, ProcessExecutor) and how != "exit 0":
+        words = "died"  # only a parent learns the signal or the code
     role, other = isolating.spawn_all([Role, Role])
     pid = role.call("pid").result()
     futures = [role.call("echo", 1), role.call("die", how), role.call("echo", 2)]
@@ -258,8 +284,10 @@ def test_death_is_told_in_words(isolating: Executor, how: str, words: str) -> No
     assert isolating.spawn(Role).call("echo", 5).result() == 5
 
 
+@isolating_only
 def test_death_in_a_constructor(isolating: Executor) -> None:
-    with pytest.raises(RoleDied, match="exited with code 9"):
+    words = "exited with code 9" if isinstance(isolating, ProcessExecutor) else "died"
+    with pytest.raises(RoleDied, match=words):
         isolating.spawn(partial(os._exit, 9))
 
 
@@ -276,10 +304,11 @@ def connect_for_ever() -> Role:
 
 
 @pytest.mark.parametrize("build", [hang, connect_for_ever])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_constructor_that_does_not_return_is_given_up(backend: str, build: Callable[[], Role]) -> None:
+def test_a_constructor_that_does_not_return_is_given_up(
+    backend: Callable[[], Executor], build: Callable[[], Role]
+) -> None:
     """R14: also in this process, where nothing is left of the limit afterwards."""
-    executor = BACKENDS[backend]()
+    executor = backend()
     handler = signal.getsignal(signal.SIGALRM)
     try:
         with pytest.raises(BuildTimedOut, match=r"a constructor .*0\.2 s.*--role-timeout") as caught:
@@ -310,6 +339,7 @@ def test_a_caller_keeps_its_timer() -> None:
         signal.setitimer(signal.ITIMER_REAL, *before)  # the limit of this test
 
 
+@isolating_only
 @pytest.mark.parametrize("method", ["hang", "hang_with_the_interpreter"])
 def test_a_deadline(isolating: Executor, method: str) -> None:
     role, other = isolating.spawn_all([Role, Role])
@@ -319,9 +349,11 @@ def test_a_deadline(isolating: Executor, method: str) -> None:
         late.result()
     with pytest.raises(RoleDied, match="after a timeout"):
         queued.result()
-    assert fine.result() == 2 and not is_running(pid)
+    assert fine.result() == 2
+    has_ended(isolating, pid)
 
 
+@isolating_only
 def test_an_answer_that_was_there_in_time_counts_however_late_it_is_read(isolating: Executor) -> None:
     role = isolating.spawn(Role)
     first, second = role.call("echo", 1), role.call("echo", 2, timeout=0.2)
@@ -333,6 +365,7 @@ def test_an_answer_that_was_there_in_time_counts_however_late_it_is_read(isolati
         assert second.result() == 2
 
 
+@isolating_only
 def test_a_wait_can_end_without_any_outcome(isolating: Executor) -> None:
     role = isolating.spawn(Role)
     future = role.call("hang")
@@ -448,6 +481,7 @@ def test_inference_tensors_travel(executor: Executor) -> None:
     assert torch.equal(executor.spawn(Role).call("echo", x).result(), torch.ones(1000))
 
 
+@isolating_only
 def test_a_call_carries_what_its_arguments_were(isolating: Executor) -> None:
     role = isolating.spawn(Role)
     x = torch.zeros(100_000)
