@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -120,6 +121,10 @@ class Executor(ABC):
     def spawn(self, build: Callable[[], Any], timeout: float | None = None) -> Handle:
         (handle,) = self.spawn_all([build], timeout)
         return handle
+
+    def num_cpus(self) -> int:
+        """The processors of all machines on which roles can run."""
+        return os.cpu_count() or 1
 
     @abstractmethod
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:

@@ -267,6 +267,9 @@ class RayExecutor(Executor):
         self.handles += new
         return new
 
+    def num_cpus(self) -> int:
+        return super().num_cpus() if self.connection.folder else int(ray.cluster_resources().get("CPU", 1))
+
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
         return wait_for(futures, timeout)
 

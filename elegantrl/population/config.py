@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -60,8 +59,11 @@ class PopulationConfig(Section):
     attempts: int = setting(3, ge=1, decides_numbers=False)
     """Attempts at a period; a member that fails so often in a row is retired."""
     executor: str = setting("auto", decides_numbers=False)
-    """Train members in this process (`inline`) or in processes of their own (`process`); `auto`: processes if there is
-    more than one core; an import path names an executor of your own."""
+    """Train members in this process (`inline`), in processes of their own (`process`), or in actors of Ray, on many
+    machines (`ray`); `auto`: processes if there is more than one core; an import path names an executor of your own."""
+    address: str | None = setting(None, decides_numbers=False)
+    """HOST:PORT of the Ray cluster that `--executor ray` uses, or `auto` on one of its nodes; None: that of the
+    variable RAY_ADDRESS, or a Ray of its own on this machine."""
     max_running: int | None = setting(None, ge=1, decides_numbers=False)
     """Runs at the same time; None: one per core."""
     env_kwargs: NamedValues = field(default_factory=dict)
@@ -77,6 +79,8 @@ class PopulationConfig(Section):
         if self.executor not in ("auto", *EXECUTORS) and not is_import_path(self.executor):
             known = did_you_mean(self.executor, ("auto", *EXECUTORS))
             raise ConfigError(f"population.executor={self.executor!r} is unknown; {known} (or package.module:Class)")
+        if self.address is not None and self.executor in ("auto", "inline", "process"):
+            raise ConfigError(f"population.address={self.address!r} is that of a Ray cluster; add --executor ray")
         if self.pods > 1 and self.mode == "tournament":
             raise ConfigError(
                 f"population.pods={self.pods} needs the barrier of a generation; add --mode generational or drop it"
@@ -91,11 +95,6 @@ class PopulationConfig(Section):
     def num_trainings(self) -> int:
         """Periods that are trained in total."""
         return self.members * self.periods
-
-    @property
-    def num_running(self) -> int:
-        """Runs at the same time."""
-        return self.max_running or min(os.cpu_count() or 1, self.members * self.pods)
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(plain_section(self), sort_keys=False)

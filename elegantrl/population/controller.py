@@ -17,7 +17,7 @@ from ..errors import ConfigError, ElegantRLError, RoleDied, RoleTimedOut, SpecEr
 from ..execute.base import Executor, Future, Handle
 from ..execute.settle import settle_and
 from ..rng import derive_seed
-from ..store.storage import Storage
+from ..store.storage import Storage, everywhere
 from .config import PopulationConfig
 from .events import Committed, Evaluated, Event, Failed, Retired
 from .fold import FUSED, Job, PopulationState, key_of
@@ -68,9 +68,10 @@ class Controller:
         self.log = PopulationLog(storage)
         self.plan = PLANS[config.mode](config, Spaces(config))
         self.state = state or PopulationState(config)
-        role = build or partial(Trainer, config, config.env if source is None else source, storage.url)
+        role = build or partial(Trainer, config, config.env if source is None else source, everywhere(storage.url))
         self.build = partial(settle_and, role, 1) if executor.isolates else role
-        self.max_running = config.num_running if executor.isolates else 1
+        most = config.max_running or min(executor.num_cpus(), config.members * config.pods)
+        self.max_running = most if executor.isolates else 1
         self.running: dict[Future, tuple[Job, Handle]] = {}
         self.stop: str | None = None
         self.stored = set(storage.list("runs"))

@@ -137,7 +137,8 @@ def build_executor(config: PopulationConfig, source: Any) -> Executor:
         can_be_sent = main_module_is_guarded()
     except Exception:  # a lambda, a class inside a function
         can_be_sent = False
-    return make_executor(default_executor(config, can_be_sent), (*PRELOAD, "elegantrl.population.member"))
+    preload = (*PRELOAD, "elegantrl.population.member")
+    return make_executor(default_executor(config, can_be_sent), preload, config.address)
 
 
 @contextlib.contextmanager

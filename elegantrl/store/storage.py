@@ -87,6 +87,11 @@ def open_storage(url: str | Path) -> Storage:
     return storage
 
 
+def everywhere(url: str) -> str:
+    """The path or address for processes with another working folder."""
+    return url if "://" in url else os.path.abspath(url)
+
+
 class LocalStorage(Storage):
     """A folder of this machine, or one that several machines share."""
 

@@ -65,7 +65,11 @@ def facts(state: PopulationState) -> tuple[Any, ...]:
 
 def assert_invariants(controller: Controller, executor: SimExecutor) -> None:
     state, config = controller.state, controller.config
-    assert state.is_complete and not controller.running and executor.max_seen <= config.num_running
+    assert (
+        state.is_complete
+        and not controller.running
+        and executor.max_seen <= (config.max_running or executor.num_cpus())
+    )
     assert repr(facts(state)) == repr(facts(read_population(controller.storage)))
     scores = [entry.score for entry in state.board]
     assert scores == sorted(scores, reverse=True) and len(scores) <= config.board and all(map(math.isfinite, scores))
