@@ -151,10 +151,11 @@ def test_the_champion_and_the_ensemble_load_as_one_policy(tmp_path: Path, mode: 
     assert board["leaderboard"][0]["score"] == result.best_return and board["stop_reason"] == "complete"
 
 
-def test_processes_give_the_lineage_of_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", ["process", pytest.param("ray", marks=pytest.mark.slow)])
+def test_other_executors_give_the_lineage_of_one_process(tmp_path: Path, executor: str) -> None:
     inline = evolve(tmp_path / "inline")
-    processes = evolve(tmp_path / "processes", executor="process", max_running=3)
-    assert facts(inline.state) == facts(processes.state)
+    others = evolve(tmp_path / "others", executor=executor, max_running=3)
+    assert facts(inline.state) == facts(others.state)
 
 
 def kill_and_resume(folder: Path, moments: int, seed: int) -> int:
