@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def token_env() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def cluster(token_env: dict[str, str]) -> Iterator[str]:
     """The dashboard of a head that was started here and ends here; `ray stop` would end those of others too."""
-    for attempt in range(3):  # Ray gives up after 30 s, which is short on a busy machine
+    for attempt in range(3):  # on a busy machine a head may end because its parts take more than 15 s to start
         with head(token_env) as address:
             if address is not None:
                 yield address
@@ -131,14 +132,15 @@ def head(env: dict[str, str]) -> Iterator[str | None]:
     folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # short: Ray makes sockets below it
     names = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port")
     ports = {name: free_port() for name in names}
+    agent = f"http://127.0.0.1:{ports['dashboard-agent-listen-port']}/api/local_raylet_healthz"
     command = ["ray", "start", "--head", "--block", "--num-cpus=1", "--object-store-memory=80000000"]
     command += [f"--temp-dir={folder}", "--node-ip-address=127.0.0.1", *(f"--{k}={v}" for k, v in ports.items())]
     log, address = folder / "head.txt", f"http://127.0.0.1:{ports['dashboard-port']}"
     with log.open("w") as output:
         process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
     try:
-        # The dashboard answers before the node that runs jobs is there.
-        while process.poll() is None and not ("--block" in log.read_text() and is_reachable(address)):
+        # The dashboard answers before the node that runs jobs does; the manifests probe the same address.
+        while process.poll() is None and not (is_reachable(address) and is_healthy(agent)):
             time.sleep(0.5)
         print(log.read_text())
         yield address if process.poll() is None else None
@@ -150,6 +152,14 @@ def head(env: dict[str, str]) -> Iterator[str | None]:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def is_reachable(address: str) -> bool:
