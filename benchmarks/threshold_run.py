@@ -1,8 +1,9 @@
-"""One run of time_to_threshold.py: train one system in this process until the rule holds, print what it took as JSON.
+"""One run of time_to_threshold.py or team_threshold.py: train one system in this process until the rule holds, print
+what it took as JSON.
 
     python benchmarks/threshold_run.py ours/ppo CartPole-v1 --threshold 475 --seed 0 --limit 60
 
-The rule is the same for every system: the mean return of the last 20 training episodes, exploration on. The clock
+The rule is the same for every system: the mean return of the last training episodes, exploration on. The clock
 starts at the first environment step, so imports and construction are not counted; what a system compiles
 while it trains is. Needs elegantrl only for `ours/*`: the peers live in an environment of their own. An exit code of 3
 means that the system is not installed.
@@ -39,9 +40,11 @@ class Rule:
     The limit is meant for a quiet machine: on a busy one a run may take it in seconds of the processor.
     """
 
-    def __init__(self, threshold: float, limit: float):
+    def __init__(self, threshold: float, limit: float, episodes: int = 20):
         self.threshold, self.limit = threshold, limit
-        self.recent: deque[float] = deque(maxlen=20)
+        self.recent: deque[float] = deque(maxlen=episodes)
+        self.first: float | None = None
+        self.last: float | None = None
         self.best, self.steps, self.reached, self.over = -math.inf, 0, False, False
         self.seconds = self.cpu_seconds = 0.0
 
@@ -56,7 +59,9 @@ class Rule:
         for value in returns:
             self.recent.append(value)
             if len(self.recent) == self.recent.maxlen:
-                self.best = max(self.best, statistics.fmean(self.recent))
+                self.last = statistics.fmean(self.recent)
+                self.best = max(self.best, self.last)
+                self.first = self.last if self.first is None else self.first
         self.reached = self.best >= self.threshold
         # The processor's clock is read only where it decides: that takes a look at every process.
         if self.reached or self.seconds > self.limit:
@@ -71,6 +76,8 @@ class Rule:
             "seconds": round(self.seconds, 3),
             "cpu_seconds": round(self.cpu_seconds, 3),
             "steps": self.steps,
+            "first": self.first,
+            "last": self.last,
             "best": self.best if math.isfinite(self.best) else None,
             "load": round(os.getloadavg()[0], 2),
         }
@@ -127,8 +134,23 @@ def train(system: str, env: str, seed: int, rule: Rule) -> None:
         from peers import baselines
 
         baselines.train(library, name, env, seed, rule)
+    elif env.startswith(TEAMS):
+        train_team_peer(library, name, seed, rule)
     else:
         train_peer(library, env, seed, rule)
+
+
+TEAMS = "mpe2:"
+"""How the names of environments with several agents begin."""
+
+
+def train_team_peer(library: str, algorithm: str, seed: int, rule: Rule) -> None:
+    import torch
+    from peers.team_common import WatchedTeam
+
+    torch.set_num_threads(1)
+    WatchedTeam.rule = rule
+    importlib.import_module(f"peers.team_{library}").train(algorithm, seed)
 
 
 def train_peer(library: str, env: str, seed: int, rule: Rule) -> None:
@@ -167,9 +189,13 @@ DISTRIBUTIONS = {
 }
 
 
-def versions(library: str) -> dict[str, str]:
+def packages(library: str, env: str) -> tuple[str, ...]:
+    return (*PACKAGES[library], "mpe2") if env.startswith(TEAMS) else PACKAGES[library]
+
+
+def versions(names: tuple[str, ...]) -> dict[str, str]:
     found = {}
-    for name in PACKAGES[library]:
+    for name in names:
         try:
             found[name] = version(DISTRIBUTIONS.get(name, name))
         except PackageNotFoundError:
@@ -184,20 +210,21 @@ def main() -> int:
     parser.add_argument("--threshold", type=float, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds after which the run is given up")
+    parser.add_argument("--episodes", type=int, default=20, help="training episodes over which returns are averaged")
     parser.add_argument("--core", type=int, help="the only core that it may use")
     args = parser.parse_args()
     if args.core is not None:
         os.sched_setaffinity(0, {args.core})
-    library = args.system.partition("/")[0]
-    if any(importlib.util.find_spec(name) is None for name in PACKAGES[library]):
+    needed = packages(args.system.partition("/")[0], args.env)
+    if any(importlib.util.find_spec(name) is None for name in needed):
         return NOT_INSTALLED
-    rule = Rule(args.threshold, args.limit)
+    rule = Rule(args.threshold, args.limit, args.episodes)
     try:
         train(args.system, args.env, args.seed, rule)
     except Exception:  # RLlib passes Over on as a RuntimeError
         if not rule.over:
             raise
-    print(json.dumps(rule.report() | {"versions": versions(library)}))
+    print(json.dumps(rule.report() | {"versions": versions(needed)}))
     return 0
 
 

@@ -71,6 +71,8 @@ class Task(NamedTuple):
     """Seconds after which a run is given up: at least three times what ours take."""
     systems: tuple[str, ...]
     """In the order in which they run: first the others that were fastest before, as they set the limit."""
+    episodes: int = 20
+    """Over which returns are averaged."""
 
 
 OTHERS = ("skrl/ppo", "tianshou/ppo", "rllib/ppo", "rl_games/ppo", "sample_factory/ppo", "torchrl/ppo",
@@ -197,7 +199,7 @@ def run_by(python: Path, task: Task, system: str, seed: int, seconds: float, cor
     if not system.startswith("ours/"):
         command.append("-E")  # PYTHONPATH is for ours: the public ElegantRL has the name of this package
     command += [str(Path(__file__).absolute().with_name("threshold_run.py")), system, task.env, "--seed", str(seed)]
-    command += ["--threshold", str(task.threshold), "--limit", str(seconds)]
+    command += ["--threshold", str(task.threshold), "--limit", str(seconds), "--episodes", str(task.episodes)]
     command += [] if core is None else ["--core", str(core)]
     began = datetime.now(UTC).isoformat(timespec="seconds")
     patience = START_UP + 2 * seconds  # a busy machine may take twice as long

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the other systems of time_to_threshold.py, in several virtual environments because some pin what others need
-# newer; pins that are not needed are left out by --no-deps.
+# Installs the other systems of time_to_threshold.py and team_threshold.py, in several virtual environments because some
+# pin what others need newer; pins that are not needed are left out by --no-deps.
 #
 #     bash benchmarks/peers/install.sh peers
 #     python benchmarks/time_to_threshold.py --peers-python peers/*/bin/python
@@ -23,13 +23,13 @@ $install threadpoolctl colorlog signal-slot-mp
 $pip install --no-deps sample-factory==2.1.1
 
 environment agilerl  # another tensordict than TorchRL's
-$install agilerl==2.58.0 peft
+$install agilerl==2.58.0 peft mpe2 pettingzoo
 
 environment elegantrl  # has the name of this project
 $pip install --no-deps elegantrl==0.3.6
 
 environment xuance
-$install pyyaml tqdm scipy tensorboard wandb pyglet==1.5.15
+$install pyyaml tqdm scipy tensorboard wandb pyglet==1.5.15 mpe2 pettingzoo
 $pip install --no-deps xuance==1.4.4
 
 environment older
