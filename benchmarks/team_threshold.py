@@ -37,7 +37,7 @@ from time_to_threshold import NAMES, Task, line, median, number, run
 
 NAME = "team_threshold.json"
 ORIGINAL, TENSOR = "mpe2:simple_spread_v3", "TensorSpread"
-THRESHOLD, EPISODES = -60.0, 100
+THRESHOLD, EPISODES, PATIENCE = -60.0, 100, 10
 SYSTEMS = (
     ("ours/mappo", ORIGINAL, 5),
     ("ours/mappo", TENSOR, 5),
@@ -71,9 +71,10 @@ def take(system: str, env: str, seed: int, limit: float, pythons: list[Path]) ->
     if before is not None and (before["reached"] or before["limit"] >= limit):
         return
     core = min(os.sched_getaffinity(0))
-    result = run(Task(env, THRESHOLD, limit, (system,), EPISODES), system, seed, limit, pythons, core)
+    task = Task(env, THRESHOLD, limit, (system,), EPISODES, PATIENCE)
+    result = run(task, system, seed, limit, pythons, core)
     print(f"{env} {system} seed {seed}: {line(result)}", flush=True)
-    if not isinstance(result, str):
+    if not isinstance(result, str) and not result.get("killed"):  # its processor seconds are not known
         results = load()
         results["runs"].setdefault(key(system, env), {})[str(seed)] = {"limit": limit} | result
         write_json(NAME, {"environment": environment(), "runs": results["runs"]})
