@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +14,11 @@ from ..errors import ConfigError
 from ..imports import is_foreign_code
 from ..population.config import PopulationConfig
 from ..population.evolve import run_population
+from ..population.log import has_population
 from ..population.results import PopulationResult
 from ..population.stacked.show import evolve_stacked
 from ..runtime.display import SIGNALS
+from ..store.storage import open_storage
 from .parse import parse
 
 RunDir = Annotated[str | None, tyro.conf.arg(metavar="FOLDER")]
@@ -30,6 +33,8 @@ class Flags:
     """Folder of the population, or an address such as s3://bucket/name; by default a fresh folder under runs/."""
     resume: Switch = False
     """Continue the population in --run-dir."""
+    restartable: Switch = False
+    """Start the population in --run-dir, or continue it if there is one: for jobs that a cluster starts again."""
     stacked: Switch = False
     """Train all members as one program on one device: one agent, a tensor environment, generations without a log."""
     population: OmitArgPrefixes[PopulationConfig]
@@ -62,10 +67,21 @@ def main(argv: list[str]) -> int:
     env = argv[0]
     flags = parse(Flags, argv[1:], f"elegantrl evolve {env}", Flags(population=PopulationConfig(env=env)))
     if flags.stacked:
-        if flags.resume:
+        if flags.resume or flags.restartable:
             raise ConfigError("--stacked keeps no commits, so there is nothing to resume; leave --resume out")
         return evolve_stacked(flags.population, flags.run_dir)
-    return exit_code(run_population(flags.population, env, flags.run_dir, flags.resume))
+    resume = flags.resume or continues(flags)
+    return exit_code(run_population(flags.population, env, flags.run_dir, resume))
+
+
+def continues(flags: Flags) -> bool:
+    """Whether a restartable population was begun earlier."""
+    if flags.restartable and flags.run_dir is None:
+        raise ConfigError("--restartable finds an earlier population by its folder; name it with --run-dir")
+    if not flags.restartable or flags.run_dir is None:
+        return False
+    with contextlib.closing(open_storage(flags.run_dir)) as storage:
+        return has_population(storage)
 
 
 def exit_code(result: PopulationResult) -> int:

@@ -104,7 +104,8 @@ FLAGS = ("--agents", "ppo", "--members", 2, "--periods", 2, "--period-steps", 51
 
 def test_the_command_line(cli: Callable[..., Any], tmp_path: Path) -> None:
     folder = tmp_path / "p"
-    done = cli("evolve", "TensorCartPole", *FLAGS, "--executor", "inline", "--run-dir", folder)
+    words = ("evolve", "TensorCartPole", *FLAGS, "--executor", "inline", "--run-dir", folder, "--restartable")
+    done = cli(*words)
     assert done.code == 0 and done.err == ""
     lines = done.out.splitlines()
     assert lines[0].startswith("tournament population on TensorCartPole, seed 0: 2 members (ppo), 4 periods of 512")
@@ -113,7 +114,9 @@ def test_the_command_line(cli: Callable[..., Any], tmp_path: Path) -> None:
     assert cli("eval", folder / "champion", "--episodes", 2).code == 0
     assert cli("eval", folder / "ensemble", "--episodes", 2).code == 0
     again = cli("evolve", "--config", folder / "population.yaml", "--run-dir", folder, "--resume")
-    assert again.code == 0 and again.out.startswith("resumed after 4 of 4 periods 2,048 steps champion m00")
+    for out in (again.out, cli(*words).out):  # a restartable one continues what is there
+        assert out.startswith("resumed after 4 of 4 periods 2,048 steps champion m00")
+    assert "name it with --run-dir" in cli("evolve", "TensorCartPole", "--restartable").sentence
     assert "did you mean '--members'" in cli("evolve", "TensorCartPole", "--member", 3).sentence
     assert "the environment is missing; for example: elegantrl evolve CartPole-v1" in cli("evolve").sentence
     hostile = tmp_path / "hostile.yaml"
