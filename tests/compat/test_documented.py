@@ -232,10 +232,11 @@ def test_bipedal_walker_in_four_modes(mode):
         else:
             result = found["train_and_evaluate_mp"](args)
     assert [w for w in caught if re.search(sentence, str(w.message))]
-    assert has_result(args.cwd)
     if mode == "tournament":
         assert result.summary["mode"] == "tournament" and result.summary["periods"] == 8
+        assert Path(args.cwd, "actor.pth").is_file() and Path(args.cwd, "leaderboard.json").is_file()
     else:
+        assert has_result(args.cwd)
         assert result.summary["executor"] == ("inline" if mode == "single process" else "process")
 
 
@@ -275,7 +276,8 @@ def test_settings_of_the_isaac_pages_with_another_vector_environment():
     args.learner_gpus = [(-1,) for _ in range(2)]
     args.break_step = 2000
     result = train_and_evaluate_mp(args, python_path=".../bin/python3")
-    assert result.summary["members"] == 8 and len(result.summary["leaderboard"]) > 1 and has_result(args.cwd)
+    assert result.summary["members"] == 8 and len(result.summary["leaderboard"]) > 1
+    assert Path(args.cwd, "actor.pth").is_file()
     assert result.load_policy().config.env.num_envs == 64
 
 
