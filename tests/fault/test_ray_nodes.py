@@ -26,6 +26,7 @@ SETTINGS: dict[str, Any] = {
 
 PROGRAM = """
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -39,6 +40,18 @@ SYSTEM = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "heal
           "worker_niceness": 0, "prestart_worker_first_driver": False}
 
 
+def node(cpus):
+    # With ports of its own: on a busy machine Ray does not wait long enough until a node has found some.
+    sockets = [socket.socket() for _ in range(4)]
+    for one in sockets:
+        one.bind(("", 0))
+    numbers = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    names = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
+    return {"num_cpus": cpus, **dict(zip(names, numbers))}
+
+
 class Operator(Silent):
     def __init__(self, cluster):
         self.cluster, self.said, self.removed, self.added = cluster, [], None, None
@@ -47,7 +60,7 @@ class Operator(Silent):
         self.said.append(text)
         print(text, file=sys.stderr, flush=True)
         if "was lost with its node" in text and self.added is None:
-            self.added = self.cluster.add_node(num_cpus=1)
+            self.added = self.cluster.add_node(**node(1))
 
     def progress(self, progress, steps_per_second):
         if self.removed is None:
@@ -61,10 +74,10 @@ class Operator(Silent):
 def main():
     settings, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     cluster = Cluster(initialize_head=True, head_node_args={
-        "num_cpus": 2, "include_dashboard": False, "_system_config": SYSTEM, "_temp_dir": sys.argv[3],
+        **node(2), "include_dashboard": False, "_system_config": SYSTEM,
     })
     for _ in range(2):
-        cluster.add_node(num_cpus=1)
+        cluster.add_node(**node(1))
     cluster.wait_for_nodes()
     operator = Operator(cluster)
     try:
@@ -91,7 +104,8 @@ def test_a_run_survives_the_loss_of_a_node_and_uses_a_new_one(
     command = [sys.executable, str(tmp_path / "program.py"), json.dumps(SETTINGS), str(tmp_path / "ray")]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "RAY_raylet_start_wait_time_s": "300"}
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # names of sockets are short
-        run = subprocess.run([*command, folder], capture_output=True, text=True, env=env, timeout=900, check=False)
+        env["RAY_TMPDIR"] = folder
+        run = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     outcome = json.loads(run.stdout.splitlines()[-1])
     summary, said = outcome["summary"], "\n".join(outcome["said"])
