@@ -1,4 +1,9 @@
-"""AgileRL for teams. It has no example of this task; the settings are those of its example of IPPO for particles."""
+"""AgileRL for teams. It has no example of this task; the settings are those of its example of IPPO for particles.
+
+Agents whose names differ only in their number share networks in AgileRL. Its IPPO (2.58.0) then has the observations
+and actions of a rollout in the order agent, time, environment, but log-probabilities, rewards and values in the order
+time, agent, environment, and learns nothing. Here each agent has a name and networks of its own, as in that example.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from peers.common import FOREVER
 from peers.team_common import WatchedTeam, make
 
 NUM_ENVS = 16
+NAMES = {"first_0": "agent_0", "second_0": "agent_1", "third_0": "agent_2"}
 
 
 class Lanes(PettingZooVecEnv):  # type: ignore[misc]
@@ -20,9 +26,11 @@ class Lanes(PettingZooVecEnv):  # type: ignore[misc]
 
     def __init__(self, envs: list[WatchedTeam], seed: int):
         self.envs, first = envs, envs[0]
-        agents = list(first.possible_agents)
-        spaces = [{agent: space(agent) for agent in agents} for space in (first.observation_space, first.action_space)]
-        super().__init__(len(envs), *spaces, agents)
+        spaces = [
+            {name: space(agent) for name, agent in NAMES.items()}
+            for space in (first.observation_space, first.action_space)
+        ]
+        super().__init__(len(envs), *spaces, list(NAMES))
         for number, env in enumerate(envs):  # the library resets again, without a seed
             env.reset(seed + number)
 
@@ -35,16 +43,16 @@ class Lanes(PettingZooVecEnv):  # type: ignore[misc]
     def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, Any]:
         results = []
         for env, action in zip(self.envs, self.actions, strict=True):
-            obs, *rest, _ = env.step(action)
+            obs, *rest, _ = env.step({agent: action[name] for name, agent in NAMES.items()})
             results.append((obs if env.agents else env.reset()[0], *rest))
         return *map(self._joined, zip(*results, strict=True)), self._infos()
 
     def _joined(self, values: Any) -> dict[str, Any]:
         """One array per agent, a row per environment."""
-        return {agent: np.stack([each[agent] for each in values]) for agent in self.possible_agents}
+        return {name: np.stack([each[agent] for each in values]) for name, agent in NAMES.items()}
 
     def _infos(self) -> dict[str, Any]:
-        return {agent: {} for agent in self.possible_agents}
+        return {name: {} for name in NAMES}
 
 
 def train(algorithm: str, seed: int) -> None:
