@@ -40,8 +40,8 @@ class World:
     best_lr: float = 1e-3
     """The learning rate with which members learn fastest."""
 
-    def duration(self, number: int) -> float:
-        return self.seconds * (1.0 + self.spread * (2.0 * self.chance("duration", number) - 1.0))
+    def duration(self, chance: float) -> float:
+        return self.seconds * (1.0 + self.spread * (2.0 * chance - 1.0))
 
     def chance(self, *key: str | int) -> float:
         """A uniform number that depends on the key alone."""
@@ -50,7 +50,7 @@ class World:
     def score(self, task: Task) -> float:
         """Longer training and a learning rate near the best give a higher score; the same task gives the same."""
         distance = abs(math.log(task.hypers["lr"] / self.best_lr))
-        noise = stream(0, "score", task.key, repr(sorted(task.hypers.items()))).random()
+        noise = derive_seed(0, "score", task.key, repr(task.hypers["lr"])) / 2**63
         return math.log1p(task.steps) - distance + 0.1 * noise
 
 
@@ -144,6 +144,7 @@ class SimExecutor(Executor):
         """Seconds that all roles have worked."""
         self.scores: dict[str, float] = {}
         """The quality of every stored run."""
+        self._random = stream(self.world.seed, "calls")
         self._started = time.monotonic()
         self._heap: list[tuple[float, int, SimFuture]] = []
 
@@ -164,11 +165,10 @@ class SimExecutor(Executor):
         self.max_seen = max(self.max_seen, self.num_running)
         if self.paced:
             self.now = time.monotonic() - self._started
-        seconds = self.world.duration(number) * (0.1 if call[0] == "evaluate" else 1.0)
-        fate = self.world.chance("fate", number)
+        seconds = self.world.duration(self._random.random()) * (0.1 if call[0] == "evaluate" else 1.0)
         future = SimFuture(handle, call, self.now + seconds)
         future.seconds = seconds
-        self._decide(future, fate, timeout)
+        self._decide(future, self._random.random(), timeout)
         self.busy += future.ends_at - self.now
         heapq.heappush(self._heap, (future.ends_at, number, future))
         return future
@@ -200,7 +200,7 @@ class SimExecutor(Executor):
     def _train(self, task: Task) -> Outcome:
         for key in task.parents:
             self.storage.download(key, Path())
-        if self.world.chance("diverges", task.key) < self.world.diverges:
+        if self.world.diverges and self.world.chance("diverges", task.key) < self.world.diverges:
             return Outcome(None, 0, None)
         self.storage.upload(Path(), task.key)
         self.scores[task.key] = score = self.world.score(task)
@@ -208,7 +208,7 @@ class SimExecutor(Executor):
 
     def _evaluate(self, key: str, seed: int) -> Outcome:
         self.storage.download(key, Path())
-        return Outcome(key, 0, self.scores[key] + 0.1 * stream(seed, "fresh").random())
+        return Outcome(key, 0, self.scores[key] + 0.1 * (seed / 2**63))
 
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
         """All calls that end at the earliest time, or by now if paced."""

@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 from ..errors import ConfigError, ElegantRLError, RoleDied, RoleTimedOut, SpecError, StorageError, format_error
@@ -169,7 +169,7 @@ class Controller:
         if job.kind == "evaluate":
             return "evaluate", (key_of(job.member, job.period), derive_seed(seed, "fresh", job.member, job.period))
         # All members of a generation get the same episodes; in a tournament all members do.
-        eval_seed: int | None = derive_seed(seed, "evaluate", job.period)
+        eval_seed: int | None = evaluation_seed(seed, job.period)
         run_seed = derive_seed(seed, job.kind, job.member, job.period, job.pod)
         if job.kind == "fuse":
             parents = tuple(key for _, key in sorted(member.pods.items()) if key is not None)
@@ -247,6 +247,12 @@ class Controller:
     def close(self) -> None:
         """End all roles."""
         self.executor.close()
+
+
+@cache
+def evaluation_seed(seed: int, period: int) -> int:
+    """The seed of the episodes in which all members are scored after this period."""
+    return derive_seed(seed, "evaluate", period)
 
 
 def default_executor(config: PopulationConfig, can_be_sent: bool) -> str:
