@@ -64,7 +64,7 @@ class Operator(Silent):
 
     def progress(self, progress, steps_per_second):
         if self.removed is None:
-            self.removed = self.cluster.list_all_nodes[-1]
+            self.removed = self.cluster.list_all_nodes()[-1]
             self.cluster.remove_node(self.removed, allow_graceful=False)
 
     def is_over(self, event):
