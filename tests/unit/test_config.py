@@ -371,7 +371,10 @@ def test_groups_follow_the_workers_unless_told_otherwise() -> None:
         ((6, 4, 1), r"env\.num_envs=6 cannot be divided equally among 4 groups; use --num-envs 8"),
         ((1, None, 2), r"env\.num_envs=1 cannot be divided equally among 2 groups; use --num-envs 2"),
         ((8, 2, 4), r"execute\.num_workers=4 is more than the 2 groups .*; use --num-workers 2"),
-        ((8, 2, 1, "cluster"), r"execute\.executor='cluster' is unknown; .*auto, inline, process \(or an import path"),
+        (
+            (8, 2, 1, "cluster"),
+            r"execute\.executor='cluster' is unknown; .*auto, inline, process, ray \(or an import path",
+        ),
     ],
 )
 def test_layouts_that_do_not_work_out(layout: tuple[Any, ...], sentence: str) -> None:
