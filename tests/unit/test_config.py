@@ -373,7 +373,7 @@ def test_groups_follow_the_workers_unless_told_otherwise() -> None:
         ((8, 2, 4), r"execute\.num_workers=4 is more than the 2 groups .*; use --num-workers 2"),
         (
             (8, 2, 1, "cluster"),
-            r"execute\.executor='cluster' is unknown; .*auto, inline, process, ray \(or an import path",
+            r"execute\.executor='cluster' is unknown; .*auto, inline, process, ray \(or an",
         ),
     ],
 )
