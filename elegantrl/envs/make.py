@@ -30,6 +30,7 @@ from .tensor import (
     CartPoleVecEnv,
     ChasingVecEnv,
     DoorsVecEnv,
+    ForagingVecEnv,
     PendulumVecEnv,
     SkirmishVecEnv,
     SpeakerListenerVecEnv,
@@ -58,6 +59,7 @@ register_env("Doors", DoorsVecEnv)
 register_env("TensorSpread", SpreadVecEnv)
 register_env("TensorTag", TagVecEnv)
 register_env("TensorSpeakerListener", SpeakerListenerVecEnv)
+register_env("TensorForaging", ForagingVecEnv)
 register_env("TensorSkirmish", SkirmishVecEnv)
 
 

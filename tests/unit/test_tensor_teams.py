@@ -21,7 +21,7 @@ from elegantrl.envs.tensor.skirmish import ENEMY_HEALTH, FIRST_ATTACK, HALF_WIDT
 from elegantrl.errors import ConfigError
 from elegantrl.types import Obs, Step, seen_part
 
-WORLDS = ["TensorSpread", "TensorTag", "TensorSpeakerListener", "TensorSkirmish"]
+WORLDS = ["TensorSpread", "TensorTag", "TensorSpeakerListener", "TensorForaging", "TensorSkirmish"]
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("TensorSpread", {}),
     ("TensorSpread", {"num_agents": 1}),
@@ -31,6 +31,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("TensorTag", {"prey": "learned", "num_good": 2}),
     ("TensorSpeakerListener", {}),
     ("TensorSpeakerListener", {"continuous_actions": True}),
+    ("TensorForaging", {}),
+    ("TensorForaging", {"size": 6, "num_agents": 4, "foods": 3, "coop": False}),
     ("TensorSkirmish", {}),
     ("TensorSkirmish", {"allies": 1, "enemies": 2, "max_episode_steps": 9}),
     ("TensorSkirmish", {"allies": 4, "enemies": 3, "enemy_aim": "weakest"}),
@@ -72,7 +74,9 @@ def test_lanes_are_reset_by_mask_and_the_others_go_on(name: str) -> None:
     after = env.reset_lanes(lanes)
     same = (seen_part(before) == seen_part(after)).flatten(1).all(1)
     assert same.tolist() == (~lanes).tolist()
-    steps = [env.step(torch.zeros(6, *env.spec.team, dtype=torch.int64)).truncated for _ in range(25 - 3)]
+    limit = env.spec.max_episode_steps
+    assert limit is not None
+    steps = [env.step(torch.zeros(6, *env.spec.team, dtype=torch.int64)).truncated for _ in range(limit - 3)]
     if name != "TensorSkirmish":
         assert steps[-1].tolist() == (~lanes).tolist() and not torch.stack(steps[:-1]).any()
 
@@ -175,6 +179,8 @@ def test_speaker_and_listener_share_the_reward_and_the_message_arrives() -> None
         ("TensorSpread", {"num_agents": 0}, "num_agents=0"),
         ("TensorTag", {"prey": "wild"}, "scripted, learned"),
         ("TensorTag", {"num_obstacles": -1}, "num_obstacles=-1"),
+        ("TensorForaging", {"size": 4}, "choose at least 5"),
+        ("TensorForaging", {"foods": 9}, "choose at least size=9"),
         ("TensorSkirmish", {"allies": 0}, "allies=0"),
         ("TensorSkirmish", {"enemy_aim": "all"}, "nearest, weakest"),
     ],

@@ -4,6 +4,7 @@ from .base import TensorEnv
 from .cartpole import CartPoleVecEnv
 from .chasing import ChasingVecEnv
 from .doors import DoorsVecEnv
+from .foraging import ForagingVecEnv
 from .pendulum import PendulumVecEnv
 from .skirmish import SkirmishVecEnv
 from .speaker_listener import SpeakerListenerVecEnv
@@ -14,6 +15,7 @@ __all__ = [
     "CartPoleVecEnv",
     "ChasingVecEnv",
     "DoorsVecEnv",
+    "ForagingVecEnv",
     "PendulumVecEnv",
     "SkirmishVecEnv",
     "SpeakerListenerVecEnv",
