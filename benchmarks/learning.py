@@ -138,9 +138,9 @@ TASKS = [
     Task("mappo", "TensorSpeakerListener", -23.5, 1_000_000, 3, episodes=1000),
     Task("maddpg", "TensorSpeakerListener", -23.5, 2_000_000, 3, target=-20, episodes=1000),
     Task("maddpg", "TensorTag", 13.7, 2_000_000, 3, target=20, episodes=1000),
-    Task("mappo", FORAGING, 0.9, 2_000_000, 3, target=0.97, episodes=100),
-    Task("vdn", FORAGING, 0.9, 2_000_000, 3, target=0.97, episodes=100),
-    Task("qmix", FORAGING, 0.9, 2_000_000, 3, target=0.97, episodes=100),
+    Task("mappo", "TensorForaging", 0.9, 3_000_000, 3, target=0.97, episodes=1000, original=FORAGING),
+    Task("vdn", "TensorForaging", 0.9, 2_000_000, 3, target=0.97, episodes=1000, original=FORAGING),
+    Task("qmix", "TensorForaging", 0.9, 2_000_000, 3, target=0.97, episodes=1000, original=FORAGING),
 ]
 
 
@@ -214,6 +214,7 @@ def run(task: Task, seed: int) -> dict[str, Any]:
         return found
 
     scored = scored_in()
+    original = None if task.original is None else scored_in("--env", task.original)
     summary = json.loads((run_dir / "summary.json").read_text())
     kept = task.kept(seed)
     kept.mkdir(parents=True, exist_ok=True)
@@ -228,8 +229,8 @@ def run(task: Task, seed: int) -> dict[str, Any]:
     result |= {"mean_return": scored["mean_return"], "std_return": scored["std_return"]}
     if "win_rate" in scored:
         result["win_rate"] = scored["win_rate"]
-    if task.original is not None:
-        result["original_return"] = scored_in("--env", task.original)["mean_return"]
+    if original is not None:
+        result["original_return"] = original["mean_return"]
     print(f"{task.key} seed {seed}: {result['mean_return']:.1f} after {result['env_steps']:,} steps", flush=True)
     return result
 

@@ -25,7 +25,7 @@ from rich.table import Table
 from torch import Tensor
 
 from elegantrl.envs import VecEnv, make_env
-from elegantrl.envs.tensor import skirmish
+from elegantrl.envs.tensor import foraging, skirmish
 from elegantrl.envs.tensor.tag import CATCH_REWARD
 from elegantrl.tree import Tree
 from elegantrl.types import Obs, mask_of, seen_part
@@ -112,10 +112,36 @@ def side_of(offset: Tensor) -> Tensor:
     return skirmish.FIRST_MOVE + torch.where(axis.squeeze(-1) == 1, 0, 2) + is_negative
 
 
+def forage(obs: Tree) -> Tensor:
+    """All go to different sides of the food that they can reach soonest together, and load it when all are there."""
+    seen_NGO = seen_part(obs)
+    num_lanes, team = seen_NGO.shape[:2]
+    first_NX = seen_NGO[:, 0]
+    food_NF3, agent_NG3 = first_NX[:, : -3 * team].unflatten(1, (-1, 3)), first_NX[:, -3 * team :].unflatten(1, (-1, 3))
+    side_42 = torch.tensor(foraging.SIDES)
+    cell_NF42 = food_NF3[:, :, None, :2] + side_42
+    offset_NFG42 = cell_NF42.unsqueeze(2) - agent_NG3[:, None, :, None, :2]
+    orders_PG = torch.tensor(list(itertools.permutations(range(4), team)))
+    steps_NFGP = offset_NFG42.abs().sum(-1)[:, :, torch.arange(team), orders_PG].transpose(2, 3)
+    steps_NFP = steps_NFGP.amax(2).masked_fill(food_NF3[..., 2:] == 0, math.inf)
+    food_N, order_N = steps_NFP.flatten(1).argmin(1) // len(orders_PG), steps_NFP.flatten(1).argmin(1) % len(orders_PG)
+    lane_N = torch.arange(num_lanes)
+    offset_NG2 = offset_NFG42[lane_N, food_N][lane_N[:, None], torch.arange(team), orders_PG[order_N]]
+    place_NG2 = agent_NG3[..., :2]
+    target_NG42 = place_NG2.unsqueeze(2) + side_42
+    is_blocked_NG4 = (target_NG42.unsqueeze(3) == food_NF3[:, None, None, :, :2]).all(-1).any(-1)
+    gain_NG4 = (offset_NG2.unsqueeze(2) * side_42).sum(-1).masked_fill(is_blocked_NG4, -math.inf)
+    move_NG = foraging.FIRST_MOVE + gain_NG4.argmax(-1)
+    is_there_NG = (offset_NG2 == 0).all(-1)
+    done_N1 = is_there_NG.all(1, keepdim=True)
+    return torch.where(done_N1, foraging.LOAD, torch.where(is_there_NG, foraging.WAIT, move_NG))
+
+
 ORACLES: dict[str, Act] = {
     "TensorSpread": spread,
     "TensorSpeakerListener": speaker_listener,
     "TensorTag": tag,
+    "TensorForaging": forage,
     "TensorSkirmish": focus_fire,
 }
 

@@ -36,7 +36,10 @@ def team_rows(measured: Iterable[tuple[Any, list[dict[str, Any]]]]) -> list[str]
         random, oracle = BOUNDS[task.env]["random"], BOUNDS[task.env]["oracle"]
         fresh = statistics.fmean(run["mean_return"] for run in runs)
         gap = (fresh - random["return"]) / (oracle["return"] - random["return"])
-        scores = f"{random['return']:.1f} | {fresh:.1f} | {oracle['return']:.1f} | {gap:.0%}"
+        digits = 1 if abs(oracle["return"]) > 2 else 2
+        scores = (
+            " | ".join(f"{score:.{digits}f}" for score in (random["return"], fresh, oracle["return"])) + f" | {gap:.0%}"
+        )
         lines.append(f"| {task.name} | {task.env} | {scores} | {wins(runs, random, oracle)} | {original(runs)} |")
     return lines
 
@@ -53,4 +56,4 @@ def original(runs: list[dict[str, Any]]) -> str:
     if not found:
         return "-"
     ours, theirs = (statistics.fmean(values) for values in zip(*found, strict=True))
-    return f"{theirs:.1f} ({(theirs - ours) / abs(ours):+.1%})"
+    return f"{theirs:.{1 if abs(theirs) > 2 else 2}f} ({(theirs - ours) / abs(ours):+.1%})"
