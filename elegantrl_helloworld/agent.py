@@ -100,9 +100,8 @@ class AgentBase:
     def to_tensor(self, x: Any) -> Tensor:
         return torch.as_tensor(x, dtype=torch.float32, device=self.device)
 
-    def optimizer_of(self, *nets: nn.Module) -> torch.optim.Adam:
-        params = [p for net in nets for p in net.parameters()]
-        return torch.optim.Adam(params, self.args.learning_rate, eps=1e-5, fused=True)
+    def optimizer_of(self, net: nn.Module) -> torch.optim.Adam:
+        return torch.optim.Adam(net.parameters(), self.args.learning_rate, eps=1e-5, fused=True)
 
     def gradient_step(self, optimizer: torch.optim.Adam, loss: Tensor) -> None:
         params = optimizer.param_groups[0]["params"]

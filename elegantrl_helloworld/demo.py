@@ -62,12 +62,12 @@ DEMOS: dict[str, tuple[Any, dict[int, tuple[str, dict]]]] = {
     }),
     "continuous_on": (AgentPPO, {
         1: ("Pendulum-v1", {
-            "gamma": 0.9, "reward_scale": 0.1, "num_envs": 8, "horizon_len": 256, "batch_size": 64,
+            "gamma": 0.9, "reward_scale": 0.1, "num_envs": 8, "horizon_len": 256, "batch_size": 128,
             "repeat_times": 10, "lambda_entropy": 0.0, "break_step": 200_000, "target_return": -170}),
         2: ("LunarLanderContinuous-v3", LANDER_PPO),
         3: ("BipedalWalker-v3", {
             "reward_scale": 0.1, "horizon_len": 512, "batch_size": 512, "learning_rate": 5e-4, "lambda_entropy": 0.0,
-            "break_step": 3_000_000, "eval_per_step": 100_000, "target_return": 290}),
+            "break_step": 2_000_000, "eval_per_step": 100_000, "target_return": 280}),
     }),
 }  # fmt: skip
 """Demonstration -> its agent, and the environments by number, each with the settings that differ from `Config`."""

@@ -33,6 +33,8 @@ class GymEnv(gym.Wrapper):
             raise ValueError(f"{self.env_name} has states {env.observation_space}; HelloWorld needs vectors")
         self.state_dim = env.observation_space.shape[0]
         self.if_discrete = isinstance(space, gym.spaces.Discrete)
+        if not self.if_discrete and not (isinstance(space, gym.spaces.Box) and space.is_bounded()):
+            raise ValueError(f"{self.env_name} has actions {space}; HelloWorld needs Discrete, or a Box with bounds")
         self.action_dim = int(space.n) if self.if_discrete else space.shape[0]
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
