@@ -65,8 +65,7 @@ class AgentBase:
         self.device = torch.device(f"cuda:{gpu_id}" if use_gpu else "cpu")
         self.net_dims, self.state_dim, self.action_dim, self.args = net_dims, state_dim, action_dim, args
         self.steps = 0  # taken in all environments together
-        self.act: nn.Module  # the policy, or the Q network of DQN
-        self.build_nets()
+        self.build_nets()  # `act` is the policy, or the Q network of DQN
 
     @torch.no_grad()
     def explore_env(self, env: VecEnv, horizon_len: int) -> Rollout:

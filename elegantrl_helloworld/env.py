@@ -61,8 +61,10 @@ def build_env(env: Any, env_args: dict | None = None) -> GymEnv:
         if env.spec is None:
             raise ValueError(f"{env} has no id: pass its class and a dict of its arguments instead")
         env, target_return = env.spec.id, getattr(env, "target_return", target_return)
-    elif not isinstance(env, str):
+    elif callable(env):
         env = env(**env_args)
+    elif not isinstance(env, str):
+        raise ValueError(f'{env!r} is no environment: pass an id such as "CartPole-v1", a gymnasium.Env or its class')
     return env if isinstance(env, GymEnv) else GymEnv(env, target_return)
 
 

@@ -13,15 +13,16 @@ from matplotlib.figure import Figure
 from .agent import AgentBase, ReplayBuffer
 from .env import GymEnv, VecEnv, build_env
 
+# Names in older documents -> names here.
 ALIASES = {"target_step": "horizon_len", "net_dim": "net_dims", "env_num": "num_envs", "max_memo": "buffer_size"}
-"""Names in older documents -> names here."""
 
 
 class Config:
     """All settings of a run. `env` is an id such as "CartPole-v1", an environment, or a class with `env_args`."""
 
     def __init__(self, agent_class: type[AgentBase], env_class: Any = None, env_args: dict | None = None, **more: Any):
-        env = next(x for x in (env_class, more.pop("env_func", None), more.pop("env", None)) if x is not None)
+        given = (env_class, more.pop("env_func", None), more.pop("env", None))
+        env = next((x for x in given if x is not None), None)
         self.agent_class = agent_class
         self.make_env: Callable[[], GymEnv] = lambda: build_env(env, env_args)
         facts = self.make_env()

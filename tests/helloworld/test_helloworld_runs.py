@@ -138,11 +138,22 @@ def test_facts_are_printed(capsys):
     assert "    'env_name': 'CartPole-v1',\n    'max_step': 500,\n    'state_dim': 4," in capsys.readouterr().out
 
 
+class TwoSwitches(gym.Env):
+    observation_space = gym.spaces.Box(0, 1, (2,))
+    action_space = gym.spaces.MultiDiscrete([2, 2])
+
+
 def test_mistakes_are_named():
     args = Config(AgentDQN, "CartPole-v1", net_dim=32, max_memo=500)
     assert (args.net_dims, args.buffer_size) == ([32, 32], 500)
     with pytest.raises(AttributeError, match=r"there is no setting 'learning_rat'; did you mean \['learning_rate'\]"):
         args.learning_rat = 1e-3
+    with pytest.raises(ValueError, match='None is no environment: pass an id such as "CartPole-v1"'):
+        Config(AgentDQN)
+    with pytest.raises(ValueError, match=r"MultiDiscrete\(\[2 2\]\); HelloWorld needs Discrete, or a Box with bounds"):
+        Config(AgentDQN, lambda: TwoSwitches())
+    with pytest.raises(ValueError, match=r"TwoSwitches.* has no id: pass its class"):
+        Config(AgentDQN, TwoSwitches())
     with pytest.raises(ValueError, match="AgentSAC cannot choose the discrete actions of CartPole-v1; use AgentDQN"):
         Config(AgentSAC, "CartPole-v1")
     with pytest.raises(ValueError, match="AgentDQN cannot choose the continuous actions of Pendulum-v1; use AgentSAC"):
