@@ -48,8 +48,7 @@ class _DocumentedPaths:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-        package = name.partition(".")[0]
-        if package not in ("elegantrl", "elegantrl_helloworld") or name.startswith("elegantrl.compat"):
+        if name.partition(".")[0] != "elegantrl" or name.startswith("elegantrl.compat"):
             return None
         return import_module("elegantrl.compat.paths").spec_of(name)
 

@@ -48,13 +48,6 @@ NETS = (
     "CriticTwin", "CriticPPO",
 )  # fmt: skip
 
-DEMOS = (
-    "demo_continuous_action_off_policy",
-    "demo_continuous_action_on_policy",
-    "demo_discrete_action_off_policy",
-    "demo_discrete_action_on_policy",
-)
-
 NAMES: dict[str, str] = {
     "Arguments": "config",
     "Config": "config",
@@ -74,7 +67,6 @@ NAMES: dict[str, str] = {
     **dict.fromkeys(TRAINING, "run"),
     **dict.fromkeys(AGENTS, "agents"),
     **dict.fromkeys(NETS, "nets"),
-    **dict.fromkeys(DEMOS, "demo"),
 }
 """Documented name -> the module here that defines it; ``gym`` is a module itself."""
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 from ..errors import did_you_mean
-from .names import AGENTS, CONFIG, DEMOS, LATER, NETS, PROCESSES, TRAINING
+from .names import AGENTS, CONFIG, LATER, NETS, PROCESSES, TRAINING
 
 CHASING = ("ChasingEnv", "ChasingVecEnv")
 ISAAC = ("IsaacVecEnv", "IsaacOneEnv")
@@ -34,7 +34,6 @@ PATHS: dict[str, tuple[str, ...]] = {
     "elegantrl.envs.Chasing": CHASING,
     "elegantrl.envs.IsaacGym": ISAAC,
     "elegantrl.envs.CustomGymEnv": ("PendulumEnv",),
-    "elegantrl_helloworld.demo": (*CONFIG, *TRAINING, *DEMOS, *AGENTS, "PendulumEnv", "gym"),
     **dict.fromkeys((f"elegantrl.agents.{name}" for name in (*AGENTS, *LATER) if name.startswith("Agent")), (*AGENTS,)),
     "elegantrl.envs.StockTradingEnv": (),
 }

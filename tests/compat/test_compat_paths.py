@@ -98,7 +98,6 @@ def test_a_first_import_by_any_path():
         "import elegantrl.train.run as r; r.train_and_evaluate_mp",
         "import elegantrl; from elegantrl.config import build_env, Config; assert Config is elegantrl.Config",
         "from elegantrl.agents.AgentPPO import AgentPPO; from elegantrl.agents import AgentDQN; AgentDQN()",
-        "from elegantrl_helloworld.demo import *; gym.logger.set_level(40); Arguments, demo_discrete_action_on_policy",
     ):
         in_a_new_process(line)
 

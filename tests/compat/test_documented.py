@@ -7,7 +7,6 @@ import re
 import warnings
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -131,35 +130,6 @@ def test_page_of_the_run():
 
 
 # ---- the tutorials
-
-
-@pytest.mark.filterwarnings("ignore:Pendulum-v0 is retired:UserWarning")
-def test_quickstart_with_the_introductory_package():
-    found = namespace_of("from elegantrl_helloworld.demo import *")
-    level = gymnasium.logger.min_level
-    found["gym"].logger.set_level(40)
-    gymnasium.logger.min_level = level
-    env = found["PendulumEnv"]("Pendulum-v0", target_return=-500)
-    args = found["Arguments"](found["AgentSAC"], env)
-    args.reward_scale = 2**-1
-    args.gamma = 0.97
-    args.target_step = args.max_step * 2
-    args.eval_times = 2**3
-    config = args.run_config()
-    assert (config.train.target_return, config.agent.gamma, config.eval.episodes) == (-500, 0.97, 8)
-    found["train_and_evaluate"](short(args))
-    assert has_result(args.cwd)
-
-
-def test_demonstrations_of_the_introductory_package():
-    found = namespace_of("from elegantrl_helloworld.demo import *")
-    algorithms = {"continuous_action_off": "sac", "continuous_action_on": "ppo"}
-    algorithms |= {"discrete_action_off": "dqn", "discrete_action_on": "ppo"}
-    for name, agent in algorithms.items():
-        demo = found[f"demo_{name}_policy"]
-        assert demo(env_id=1, break_step=300, eval_times=2).summary["agent"] == agent
-    with pytest.raises(ConfigError, match="there is no demonstration 9; choose one of"):
-        demo(env_id=9)
 
 
 @pytest.mark.filterwarnings("ignore:LunarLanderContinuous-v2 is retired:UserWarning")
