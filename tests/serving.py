@@ -1,4 +1,4 @@
-"""A server of a policy as a process of its own, for tests."""
+"""Servers of a policy, in a thread or as a process of their own, for tests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from elegantrl.deploy.app import Limits
+from elegantrl.deploy.serve import PolicyServer
+from elegantrl.store.trained import TrainedPolicy
+
 ROOT = Path(__file__).parents[1]
-JSON = {"content_type": "application/json"}
+JSON, TENSORS = {"content-type": "application/json"}, {"content-type": "application/x-safetensors"}
 
 
 class Served:
@@ -32,16 +41,12 @@ class Served:
         self.port = int(found[1])
         self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes, Any]:
-        """Status, body and headers of an answer."""
-        self.connection.request(method, path, body, {name.replace("_", "-"): x for name, x in headers.items()})
+    def act(self, value: Any) -> int:
+        """The status of the answer to a request in JSON."""
+        self.connection.request("POST", "/act", json.dumps(value).encode(), JSON)
         answer = self.connection.getresponse()
-        return answer.status, answer.read(), answer.headers
-
-    def act(self, value: Any) -> tuple[int, Any]:
-        """Status and value of the answer to a request in JSON."""
-        status, body, _ = self.ask("POST", "/act", json.dumps(value).encode(), **JSON)
-        return status, json.loads(body)
+        answer.read()
+        return answer.status
 
     def memory(self) -> int:
         """Bytes of the process."""
@@ -56,3 +61,52 @@ class Served:
         self.process.send_signal(number)
         self.out, self.err = self.process.communicate(timeout=30)
         return self.process.returncode
+
+
+class Client:
+    """Requests to a server in a thread of this process."""
+
+    def __init__(self, server: PolicyServer, trained: TrainedPolicy):
+        self.server, self.trained = server, trained
+        self.port = server.socket.getsockname()[1]
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def ask(self, method: str, path: str, body: bytes | None = None, headers: Any = JSON) -> tuple[int, bytes, Any]:
+        self.connection.request(method, path, body, headers)
+        answer = self.connection.getresponse()
+        return answer.status, answer.read(), answer.headers
+
+    def act(self, value: Any) -> Any:
+        status, body, _ = self.ask("POST", "/act", json.dumps(value).encode())
+        assert status == 200, body
+        return json.loads(body)
+
+    def refused(self, body: bytes, status: int = 400, headers: Any = JSON) -> str:
+        """The sentence of a refusal."""
+        found, answer, _ = self.ask("POST", "/act", body, headers)
+        assert found == status, answer
+        (sentence,) = json.loads(answer).values()
+        assert "\n" not in sentence
+        return sentence  # type: ignore[no-any-return]
+
+
+@contextmanager
+def serving(trained: TrainedPolicy, **limits: Any) -> Iterator[Client]:
+    with PolicyServer(trained, "127.0.0.1", 0, Limits(**limits)) as server:
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        client = Client(server, trained)
+        try:
+            yield client
+        finally:
+            client.connection.close()
+            server.stop()
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def plain(obs: Any) -> Any:
+    """An observation as a value of JSON."""
+    if isinstance(obs, dict):
+        return {key: plain(part) for key, part in obs.items()}
+    return [plain(part) for part in obs] if isinstance(obs, tuple) else np.asarray(obs).tolist()

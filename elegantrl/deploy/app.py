@@ -27,7 +27,9 @@ from .ports import FIRST, Array
 
 log = logging.getLogger(__name__)
 
-Scope, Receive, Send = dict[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
 LOCAL = ("127.0.0.1", "localhost", "::1", "[::1]")
 BODY_SECONDS = 10.0
 """Time in which the body of a request must arrive."""
@@ -75,14 +77,14 @@ class App:
         self.bucket = Bucket(limits.rate)
         # One thread: batches take turns, and small requests are answered while one is computed.
         self.batches = ThreadPoolExecutor(1, "batches")
-        about, described = info(trained, self.graph, limits.__dict__), openapi(trained, self.graph, limits.max_rows)
-        page = Answer(status=200, kind="text/html; charset=utf-8", body=docs_page(described).encode())
-        pages = {"/info": json_answer(200, about), "/openapi.json": json_answer(200, described), "/docs": page}
-        self.pages: dict[str, Callable[[], Answer]] = {path: lambda page=page: page for path, page in pages.items()}
-        self.pages["/health"] = lambda: json_answer(200, {"status": "ok"})
-        self.pages["/metrics"] = lambda: Answer(
-            status=200, kind="text/plain; version=0.0.4; charset=utf-8", body=self.metrics.text().encode()
-        )
+        described = openapi(trained, self.graph, limits.max_rows)
+        self.pages = {
+            "/health": json_answer(200, {"status": "ok"}),
+            "/info": json_answer(200, info(trained, self.graph, limits.__dict__)),
+            "/metrics": self._metrics_page(),
+            "/openapi.json": json_answer(200, described),
+            "/docs": Answer(status=200, kind="text/html; charset=utf-8", body=docs_page(described).encode()),
+        }
         self.compute(self._warm_up())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,7 +115,13 @@ class App:
             return await self._act(headers, receive)
         if path not in self.pages:
             raise BadRequest(f"there is no such address; there are /act, {', '.join(self.pages)}", 404)
-        return self.pages[path]() if scope["method"] in ("GET", "HEAD") else not_allowed("GET, HEAD")
+        if scope["method"] not in ("GET", "HEAD"):
+            return not_allowed("GET, HEAD")
+        return self._metrics_page() if path == "/metrics" else self.pages[path]
+
+    def _metrics_page(self) -> Answer:
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return Answer(status=200, kind=kind, body=self.metrics.text().encode())
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """A page of another site must not read this server under a name of its own."""

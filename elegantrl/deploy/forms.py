@@ -91,7 +91,7 @@ class JsonForm:
                 raise BadRequest(f"there is no {key!r:.40} in a request; its keys are {', '.join(map(str, self.keys))}")
         if not self.is_team:
             return [True]
-        names = [side.outputs[0].path[1] for side in self.graph.side.sides]
+        names = [str(side.outputs[0].path[1]) for side in self.graph.side.sides]
         for part in ("obs", "mask"):
             by_agent = row.get(part, {})
             if not isinstance(by_agent, dict):

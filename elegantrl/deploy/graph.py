@@ -8,17 +8,19 @@ Axes: N rows, G agents, A options or numbers of an action, K frames of a stack.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import embedding, pad
 
 from .. import tree
 from ..envs.frame_stack import stack_frames
 from ..envs.spaces import ActionCodec, LeafCodec
-from ..nets.policies import WarmUpPolicy
+from ..nets.encoders.cells import Cells
+from ..nets.policies import Policy, WarmUpPolicy
 from ..store.team_units import TeamUnits
 from ..store.trained import TrainedPolicy
 from ..store.units import Units
@@ -38,7 +40,7 @@ class PolicyGraph(nn.Module):
 
     def __init__(self, trained: TrainedPolicy):
         super().__init__()
-        self.policy, self.spec, units = trained.policy, trained.spec, trained.units
+        self.policy, self.spec, units = traceable(trained.policy), trained.spec, trained.units
         has_mask = mask_of(self.spec.obs) is not None
         self.side: OneSide | TeamSide = (
             TeamSide(units, has_mask) if isinstance(units, TeamUnits) else OneSide(units, (), has_mask)
@@ -77,6 +79,27 @@ class PolicyGraph(nn.Module):
         obs = stack_frames(obs, self.spec.obs, memory)
         carry = tree.map_leaves(lambda x: tree.where(first, x, next(kept)), self.initial)
         return obs, carry, list(memory["frames"].values()) if self.stacks else []
+
+
+def traceable(policy: Policy) -> Policy:
+    """The policy, or a copy without ``nn.EmbeddingBag``, which the exporter to ONNX translates wrongly."""
+    if any(isinstance(module, Cells) for module in policy.modules()):
+        policy = deepcopy(policy)
+        for module in policy.modules():
+            if isinstance(module, Cells):
+                module.tables = SummedRows(module.tables)  # type: ignore[assignment]
+    return policy
+
+
+class SummedRows(nn.Module):
+    """What ``nn.EmbeddingBag`` computes, in two operations: indices [R, D] -> sums of rows [R, E]."""
+
+    def __init__(self, tables: nn.EmbeddingBag):
+        super().__init__()
+        self.weight, self.num_embeddings = tables.weight, tables.num_embeddings
+
+    def forward(self, index: Tensor) -> Tensor:
+        return embedding(index.long(), self.weight).sum(-2)
 
 
 class OneSide(nn.Module):

@@ -59,7 +59,7 @@ def openapi(trained: TrainedPolicy, graph: PolicyGraph, max_rows: int) -> dict[s
             **{status: refused(text) for status, text in ERRORS.items()},
         },
     }
-    pages = {
+    pages: dict[str, tuple[str, str, dict[str, Any]]] = {
         "/health": ("Whether the server runs", JSON, {"type": "object", "required": ["status"]}),
         "/info": ("The policy: agent, environment, spaces, inputs, outputs, limits", JSON, {"type": "object"}),
         "/metrics": ("Counts in the text format of Prometheus", "text/plain", {"type": "string"}),
@@ -104,13 +104,13 @@ def row_schema(graph: PolicyGraph) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object", "additionalProperties": False, "required": [], "properties": {}}
     for side in graph.side.sides:
         for port in side.inputs:
-            place(schema, port, mask_schema(port, side) if port is side.mask else port_schema(port))
+            place(schema, port, mask_schema(port, side) if port == side.mask else port_schema(port))
     for port in graph.state:
         place(schema, port, port_schema(port))
     if graph.policy.team:
         leave_agents_out(schema, graph)
     if graph.state:
-        schema["required"].remove("state")
+        schema["required"] = [key for key in schema["required"] if key != "state"]
         schema["properties"]["state"]["description"] = "The state of the answer before; none begins an episode."
     return schema
 
@@ -178,7 +178,8 @@ def port_schema(port: Port) -> dict[str, Any]:
 
 def mask_schema(port: Port, side: OneSide) -> dict[str, Any]:
     """Flags with at least one option of each choice."""
-    schema, start, closed = port_schema(port), 0, []
+    schema, start = port_schema(port), 0
+    closed: list[dict[str, Any]] = []
     for size in side.action.choices:
         closed.append({"not": {"prefixItems": [{}] * start + [{"enum": [False, 0]}] * size}})
         start += size

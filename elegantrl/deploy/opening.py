@@ -39,9 +39,10 @@ def description(trained: TrainedPolicy) -> dict[str, Any]:
         observation = None if named[0][1] is None else spaces.Dict(named)
     else:
         observation = units.observation_space
+    members = trained.spec.kwargs.get("members", [])
     return {
         "elegantrl": __version__,
-        "agent": trained.config.agent_name,
+        "agent": f"ensemble of {len(members)} runs" if members else trained.config.agent_name,
         "env": trained.config.env.id,
         "spaces": json.loads(describe_spaces(observation, units.action_space)),
     }

@@ -11,8 +11,10 @@ from typing import Any
 from ..errors import ConfigError
 from ..store.trained import TrainedPolicy
 from .app import App, Limits
-from .opening import Runs, open_policy
+from .opening import Runs, description, open_policy
 
+IDLE_SECONDS = 60
+"""Time after which a connection without requests is closed; a client may step its environment meanwhile."""
 SHUTDOWN_SECONDS = 5
 """Time for requests that are being answered when the server ends."""
 
@@ -41,7 +43,8 @@ class PolicyServer:
         except ImportError as error:
             raise ConfigError(f"serving a policy needs {error.name}: pip install 'elegantrl[serve]'") from None
         self.app = App(trained, limits, host)
-        self.title = f"{trained.config.agent_name} on {trained.config.env.id}"
+        about = description(trained)
+        self.title = f"{about['agent']} on {about['env']}"
         self.host, self.socket = host, open_socket(host, port)
         config = uvicorn.Config(
             self.app,
@@ -51,6 +54,7 @@ class PolicyServer:
             lifespan="off",
             ws="none",
             server_header=False,
+            timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
 
