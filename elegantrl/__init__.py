@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config.run import RunConfig as RunConfig
+    from .deploy.export import export as export
+    from .deploy.serve import serve as serve
     from .envs import make_env as make_env
     from .envs.check import check_env as check_env
     from .errors import ElegantRLError as ElegantRLError
@@ -31,9 +33,11 @@ _MODULES = {
     "TrainedPolicy": ".store.trained",
     "check_env": ".envs.check",
     "evolve": ".population.evolve",
+    "export": ".deploy.export",
     "make_env": ".envs",
     "read_population": ".population.log",
     "register_agent": ".registry",
+    "serve": ".deploy.serve",
     "train_population": ".population.stacked.train",
 }
 """Where each public name is defined. ``train`` is a callable module, see ``compat.paths``; names that are not here

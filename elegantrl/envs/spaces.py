@@ -44,7 +44,7 @@ class LeafCodec:
         self.frame_dtype: Any = np.float32
         self.encode: Callable[[Array], Array] = lambda frame: frame
         if isinstance(space, spaces.Box | spaces.MultiBinary):
-            self._low: Any = None
+            self.low: Any = None
             if len(self.shape) > 1 and space.dtype is not None and space.dtype.type in PICTURES:
                 self.frame_dtype = space.dtype.type
             if not self.shape:
@@ -52,8 +52,8 @@ class LeafCodec:
             self.leaf = Leaf(self.shape or (1,), PICTURES.get(self.frame_dtype, "float32"))
         elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec).astype(np.int64)
-            self._low, self._high = np.asarray(space.start), np.asarray(space.start) + sizes.reshape(self.shape)
-            self._first = np.concatenate([[0], np.cumsum(sizes)[:-1]])  # index of the first output of each choice
+            self.low, self.high = np.asarray(space.start), np.asarray(space.start) + sizes.reshape(self.shape)
+            self.first = np.concatenate([[0], np.cumsum(sizes)[:-1]])  # index of the first output of each choice
             self.frame_dtype, self.raw_dtype = np.int64, None
             self.encode = self._one_hot
             self.leaf = Leaf((int(sizes.sum()),), one_hot=True)
@@ -71,8 +71,8 @@ class LeafCodec:
             raise self._misfit(source, f"of shape {array.shape}, expected {self.shape} as in its observation_space")
         if array.dtype.kind not in "fiub":
             raise self._misfit(source, f"of dtype {array.dtype}, expected numbers")
-        if self._low is not None and not ((array >= self._low) & (array < self._high)).all():
-            raise self._misfit(source, f"{obs!r}, expected a choice from {self._low} to below {self._high}")
+        if self.low is not None and not ((array >= self.low) & (array < self.high)).all():
+            raise self._misfit(source, f"{obs!r}, expected a choice from {self.low} to below {self.high}")
         dtype = self.frame_dtype
         if self.leaf.is_picture and array.dtype != dtype and not (array.astype(dtype) == array).all():
             raise self._misfit(
@@ -91,7 +91,7 @@ class LeafCodec:
         return SpecError(f"environment {self.name!r}: {source} returned an observation{self.path} {problem}")
 
     def _one_hot(self, frame: Array) -> Array:
-        columns = (frame - self._low).reshape(len(frame), -1) + self._first
+        columns = (frame - self.low).reshape(len(frame), -1) + self.first
         one_hot = np.zeros((len(frame), *self.leaf.shape), dtype=np.float32)
         one_hot[np.arange(len(frame))[:, None], columns] = 1
         return one_hot
@@ -110,9 +110,9 @@ class ObsCodec:
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {}
         parts.pop(MASK_KEY, None)
         # {"observation": ..., "action_mask": ...} is an observation with a mask, not a tree with one part.
-        self._only_key = next(iter(parts)) if self._has_mask_key and len(parts) == 1 else None
-        seen = self._add(parts[self._only_key] if self._only_key else space, path)
-        self.is_plain = len(self.leaves) == 1 and isinstance(seen, Leaf) and mask_size is None and not self._only_key
+        self.only_key = next(iter(parts)) if self._has_mask_key and len(parts) == 1 else None
+        seen = self._add(parts[self.only_key] if self.only_key else space, path)
+        self.is_plain = len(self.leaves) == 1 and isinstance(seen, Leaf) and mask_size is None and not self.only_key
         mask: Any = None if mask_size is None else Leaf((mask_size,), "bool")
         self.spec: Tree = seen if mask is None else Obs(seen, mask)
 
@@ -144,7 +144,7 @@ class ObsCodec:
             return
         if self._has_mask_key and isinstance(obs, dict):
             mask = obs.get(MASK_KEY)
-            obs = obs.get(self._only_key) if self._only_key else obs
+            obs = obs.get(self.only_key) if self.only_key else obs
         parts = list(self._parts(self.spec.seen if self._mask_size is not None else self.spec, obs, source, self._path))
         for leaf, rows, part in zip(self.leaves, frame, parts, strict=False):
             rows[lane] = leaf.check_first(part) if source == "reset" else leaf.check(part, source)
@@ -170,7 +170,7 @@ class ObsCodec:
         """A fresh frame from a batch of raw observations, as vector environments return them."""
         if self._has_mask_key:
             masks = batch[MASK_KEY]
-            batch = batch[self._only_key] if self._only_key else batch
+            batch = batch[self.only_key] if self.only_key else batch
         spec = self.spec.seen if self._mask_size is not None else self.spec
         parts = self._parts(spec, batch, "step", "")
         frame = [np.array(part, dtype=leaf.frame_dtype) for leaf, part in zip(self.leaves, parts, strict=True)]
@@ -218,22 +218,22 @@ class ActionCodec:
         self.num_envs = num_envs
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             self.spec = ActionSpec(choices=_choices(space))
-            self._start: Any = np.asarray(getattr(space, "start", 0))
+            self.start: Any = np.asarray(getattr(space, "start", 0))
             self.dtype: np.dtype[Any] = np.dtype(space.dtype or np.int64)
             self.decode: Callable[[Tensor], Array] = self._decode_choices
-            if isinstance(space, spaces.Discrete) and not self._start and self.dtype == np.int64:
+            if isinstance(space, spaces.Discrete) and not self.start and self.dtype == np.int64:
                 self.decode = self._checked
         elif isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
             self.spec = ActionSpec(dim=math.prod(space.shape))
             self.dtype = space.dtype
-            self._low, self._high = space.low.reshape(-1), space.high.reshape(-1)
-            bounded = np.isfinite(self._low) & np.isfinite(self._high)
+            self.low, self.high = space.low.reshape(-1), space.high.reshape(-1)
+            bounded = np.isfinite(self.low) & np.isfinite(self.high)
             # Halved before the subtraction: the bounds may be as large as the type allows.
-            half_low = np.where(bounded, self._low, -1) / 2
-            half_high = np.where(bounded, self._high, 1) / 2
-            self._half = (half_high - half_low).astype(self.dtype)
-            self._center = (half_high + half_low).astype(self.dtype)
-            self._rescales = bool((self._half != 1).any() or self._center.any())
+            half_low = np.where(bounded, self.low, -1) / 2
+            half_high = np.where(bounded, self.high, 1) / 2
+            self.half = (half_high - half_low).astype(self.dtype)
+            self.center = (half_high + half_low).astype(self.dtype)
+            self._rescales = bool((self.half != 1).any() or self.center.any())
             self.decode = self._decode_numbers
         else:
             raise SpecError(
@@ -251,15 +251,15 @@ class ActionCodec:
         return action.numpy(force=True)
 
     def _decode_choices(self, action: Tensor) -> Array:
-        chosen = self._checked(action).reshape(self._batch_shape) + self._start
+        chosen = self._checked(action).reshape(self._batch_shape) + self.start
         return chosen.astype(self.dtype, copy=False)
 
     def _decode_numbers(self, action: Tensor) -> Array:
         numbers = self._checked(action)
         if self._rescales:
-            numbers = numbers * self._half + self._center
+            numbers = numbers * self.half + self.center
         # Clipping after rescaling keeps a value inside the bounds even where rescaling rounds up.
-        clipped: Array = np.minimum(np.maximum(numbers, self._low), self._high)
+        clipped: Array = np.minimum(np.maximum(numbers, self.low), self.high)
         return clipped.reshape(self._batch_shape)
 
 

@@ -34,7 +34,7 @@ class Units:
         """``observation_space`` is None if a policy gets observations unchanged, as the leaves ``obs``."""
         self.name, self.obs = name, map_leaves(lambda leaf: leaf.frame, obs)
         self.observation_space, self.action_space = observation_space, action_space
-        self._codec = None if self.observation_space is None else ObsCodec(name, self.observation_space)
+        self.codec = None if self.observation_space is None else ObsCodec(name, self.observation_space)
         self.action = ActionCodec(name, self.action_space, 1).spec  # an error if actions of this kind are unknown
 
     def encode(self, obs: Any, mask: Any = None) -> Given:
@@ -65,14 +65,14 @@ class Units:
     @property
     def num_numbers(self) -> int:
         """The numbers of an encoded observation."""
-        if self._codec is None:
+        if self.codec is None:
             return sum(math.prod(leaf.shape) for leaf in leaves(seen_part(self.obs)))
-        return sum(math.prod(codec.leaf.shape) for codec in self._codec.leaves)
+        return sum(math.prod(codec.leaf.shape) for codec in self.codec.leaves)
 
     @property
     def _gives_mask(self) -> bool:
         """Whether observations hold masks as one of their parts."""
-        return self._codec is not None and self._codec.gives_mask
+        return self.codec is not None and self.codec.gives_mask
 
     def _held_mask(self, obs: Any) -> Any:
         return obs.get(MASK_KEY) if self._gives_mask and isinstance(obs, dict) else mask_of(obs)
@@ -90,14 +90,14 @@ class Units:
         return torch.from_numpy(allowed)
 
     def encode_seen(self, obs: Any) -> tuple[Tree, int, bool]:
-        if self._codec is None:
+        if self.codec is None:
             return self._encode_tree(obs)
         kinds = "iu" if isinstance(self.observation_space, spaces.Discrete) else "fiub"
-        if not self._codec.is_plain:  # a tree is always a single observation
-            frame = self._codec.empty(1)
-            self._codec.put(frame, 0, obs)
-            return self._codec.encode(frame, torch.from_numpy), 1, True
-        (leaf,) = self._codec.leaves
+        if not self.codec.is_plain:  # a tree is always a single observation
+            frame = self.codec.empty(1)
+            self.codec.put(frame, 0, obs)
+            return self.codec.encode(frame, torch.from_numpy), 1, True
+        (leaf,) = self.codec.leaves
         batch, single = self._checked(obs, leaf.shape, kinds)
         space = self.observation_space
         if isinstance(space, spaces.Discrete) and ((batch < space.start) | (batch >= space.start + space.n)).any():

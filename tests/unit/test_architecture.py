@@ -39,6 +39,7 @@ LAYERS = [
     {"report"},
     {"runtime"},
     {"population"},
+    {"deploy"},
     {"cli", "compat", "testing", "simulation", "__init__", "__main__"},
 ]
 """From the ground up: a unit imports from its own layer and from those below."""
@@ -49,6 +50,7 @@ NEVER = {
     "envs": {"nets", "data"},
     "data": {"nets", "envs"},
     "execute": {"agents", "nets", "envs", "data", "registry", "config", "store"},
+    "deploy": {"agents", "data", "execute", "registry", "fast", "roles", "report", "runtime", "population"},
 }
 """What is forbidden beyond the order of layers."""
 
@@ -229,10 +231,12 @@ def test_the_package_imports_without_its_extras() -> None:
 HELPERS = {
     "choosing.py",
     "conftest.py",
+    "deployed.py",
     "episode_games.py",
     "golden.py",
     "names.py",
     "samples.py",
+    "serving.py",
     "team_games.py",
     "team_worlds.py",
     "teams.py",
