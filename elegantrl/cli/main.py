@@ -17,9 +17,10 @@ usage: elegantrl COMMAND ...
   train AGENT ENV    train an agent, e.g.  elegantrl train ppo CartPole-v1
   evolve ENV         train a population of agents that fit the environment and keep the best
   eval RUN           score the best policy of a run folder
+  record RUN         record episodes of the best policy as a video
   plot RUN...        draw learning curves
-  report FOLDER      write a page about a run or a population: curves, leaderboard, lineage, settings
-  watch FOLDER       show that page in a browser while the run is running
+  report FOLDER...   write a page about a run, several runs or a population: curves, tables, settings, video
+  watch FOLDER...    show that page in a browser while the run is running
   bench AGENT ENV    measure layouts of processes and print the fastest on this machine
   submit -- COMMAND  run a command on a Ray cluster, e.g.  elegantrl submit --address URL -- train ppo CartPole-v1
   envs               list environments
@@ -50,12 +51,13 @@ def usage_for(argv: list[str]) -> str | None:
 
 def commands() -> dict[str, Callable[[list[str]], int]]:
     # Imported here so that `elegantrl --help` need not import torch.
-    from . import bench, evaluate, evolve, lists, plot, submit, train, watch
+    from . import bench, evaluate, evolve, lists, plot, record, submit, train, watch
 
     return {
         "train": train.main,
         "evolve": evolve.main,
         "eval": evaluate.main,
+        "record": record.main,
         "plot": plot.main,
         "report": watch.report_main,
         "watch": watch.watch_main,
