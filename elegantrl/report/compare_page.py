@@ -14,7 +14,7 @@ from .draw import COLOURS, duration
 from .page import Chart, Film, Line, Page, Table
 from .plot import common_target
 from .run_page import STEPS, Row, changes_table, check_run, curve_line, line_of, names_of, read_film, text_of
-from .runs import Group, Run, combine, group_runs, read_run, read_summary
+from .runs import Curve, Group, Run, combine, group_runs, read_run, read_summary
 
 MAX_FILMS = 4
 """Videos on one page; each may have many megabytes."""
@@ -70,18 +70,24 @@ def compare_page(folders: Sequence[Path]) -> Page:
 
 def returns_of(shown: Sequence[Shown], kind: str) -> list[Line]:
     """One line with a band for each group, and thin lines for its seeds."""
-    lines = []
-    for one in shown:
-        curves = [curve for run in one.group.runs if (curve := getattr(run, kind)) is not None and curve.steps.size]
-        if len(curves) > 1:
-            lines += [replace(curve_line(one.name, c, one.colour), low=(), high=(), thin=True) for c in curves]
-        lines.append(curve_line(one.name, combine(curves), one.colour))
-    return lines
+    return [line for one in shown for line in group_lines(one, [getattr(run, kind) for run in one.group.runs])]
+
+
+def group_lines(one: Shown, curves: Sequence[Curve | None]) -> list[Line]:
+    """A thin line for each seed, if there are several, and the line of the whole group."""
+    known = [curve for curve in curves if curve is not None and curve.steps.size]
+    seeds = [replace(curve_line(one.name, curve, one.colour), low=(), high=(), thin=True) for curve in known]
+    return [*(seeds if len(seeds) > 1 else []), curve_line(one.name, combine(known), one.colour)]
 
 
 def metric_lines(shown: Sequence[Shown], key: str) -> list[Line]:
-    """A line for each run, in the colour of its group."""
-    return [line_of(member.rows, key, one.name, one.colour) for one in shown for member in one.members]
+    """The same for any metric, without bands."""
+    lines = []
+    for one in shown:
+        found = [line_of(member.rows, key, one.name) for member in one.members]
+        curves = [Curve(*(np.array(values) for values in (line.x, line.y, line.y, line.y))) for line in found]
+        lines += [replace(line, low=(), high=()) for line in group_lines(one, curves)]
+    return lines
 
 
 def results_table(shown: Sequence[Shown]) -> Table:

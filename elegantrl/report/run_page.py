@@ -89,10 +89,10 @@ def names_of(rows: Sequence[Row], prefix: str) -> list[str]:
     return sorted({name for row in rows for name in row if name.startswith(prefix)})
 
 
-def line_of(rows: Sequence[Row], key: str, name: str, colour: str | None = None, thin: bool = False) -> Line:
+def line_of(rows: Sequence[Row], key: str, name: str) -> Line:
     """The values of one metric over environment steps."""
     found = thinned([(row["env_steps"], row[key]) for row in rows if math.isfinite(number(row.get(key)))])
-    return Line(name, [step for step, _ in found], [value for _, value in found], colour=colour, thin=thin)
+    return Line(name, [step for step, _ in found], [value for _, value in found])
 
 
 def number(value: Any) -> float:

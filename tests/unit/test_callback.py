@@ -89,7 +89,9 @@ def test_any_event_may_stop_a_run(run_quietly: Run, tmp_path: Path, kind: str) -
         pass
 
     setattr(Stop, f"on_{kind}", lambda self, event: False)
-    result = run_quietly("ppo", "TensorCartPole", run_dir=tmp_path / "run", callback=Stop, **SMALL | {"max_steps": 10**6})
+    result = run_quietly(
+        "ppo", "TensorCartPole", run_dir=tmp_path / "run", callback=Stop, **SMALL | {"max_steps": 10**6}
+    )
     assert result.summary["stop_reason"] == "callback" and result.summary["env_steps"] < 200
     assert (tmp_path / "run" / "commits" / f"c-{result.summary['env_steps']:012d}").is_dir()
 
@@ -104,7 +106,9 @@ def test_an_error_in_a_callback_stops_the_run_with_a_commit(run_quietly: Run, tm
 
     setattr(Broken, f"on_{kind}", fail)
     seen = Recorder()
-    with pytest.raises(CallbackFailed, match=rf"callback Broken failed in on_{kind} at step \d+: KeyError.*test_callback"):
+    with pytest.raises(
+        CallbackFailed, match=rf"callback Broken failed in on_{kind} at step \d+: KeyError.*test_callback"
+    ):
         run_quietly("ppo", "TensorCartPole", run_dir=tmp_path / "run", callback=[seen, Broken()], **SMALL)
     end = seen.events[-1]
     # A commit is written in the background: the run may be complete before the callback is called.
@@ -128,7 +132,9 @@ def test_a_run_that_stopped_by_an_error_of_a_callback_loses_nothing(
     assert hash_state(load_commit(tmp_path / "a")) == hash_state(load_commit(tmp_path / "b"))
 
 
-def test_a_run_that_fails_tells_its_callbacks(run_quietly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_tells_its_callbacks(
+    run_quietly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("elegantrl.runtime.supervisor.Supervisor.run", lambda self: 1 / 0)
     seen = Recorder()
     with pytest.raises(ZeroDivisionError):

@@ -38,34 +38,35 @@ class Canvas:
         self._picture = np.tile(np.array(PAPER), (height, width, 1))
 
     def disc(self, x: float, y: float, radius: float, color: Color, opacity: float = 1.0) -> None:
-        part, x_W, y_H1 = self._around(x - radius, x + radius, y - radius, y + radius)
-        self._paint(part, radius - np.hypot(x_W - x, y_H1 - y), color, opacity)
+        part, x_w, y_h = self._around(x - radius, x + radius, y - radius, y + radius)
+        self._paint(part, radius - np.hypot(x_w - x, y_h - y), color, opacity)
 
     def ring(self, x: float, y: float, radius: float, color: Color) -> None:
         """A circle two pixels wide."""
-        part, x_W, y_H1 = self._around(x - radius, x + radius, y - radius, y + radius)
-        self._paint(part, self._pixel - np.abs(radius - np.hypot(x_W - x, y_H1 - y)), color)
+        part, x_w, y_h = self._around(x - radius, x + radius, y - radius, y + radius)
+        self._paint(part, self._pixel - np.abs(radius - np.hypot(x_w - x, y_h - y)), color)
 
     def bar(self, x: float, y: float, width: float, height: float, color: Color) -> None:
         """A rectangle whose left edge begins at ``x`` and whose middle is at height ``y``."""
-        part, x_W, y_H1 = self._around(x, x + width, y - height / 2, y + height / 2)
-        beside = width / 2 - np.abs(x_W - x - width / 2)
-        self._paint(part, np.minimum(beside, height / 2 - np.abs(y_H1 - y)), color)
+        part, x_w, y_h = self._around(x, x + width, y - height / 2, y + height / 2)
+        beside = width / 2 - np.abs(x_w - x - width / 2)
+        self._paint(part, np.minimum(beside, height / 2 - np.abs(y_h - y)), color)
 
     def rod(self, start: tuple[float, float], end: tuple[float, float], width: float, color: Color) -> None:
         """A line with round ends."""
         (x0, y0), (x1, y1), half = start, end, width / 2
-        part, x_W, y_H1 = self._around(min(x0, x1) - half, max(x0, x1) + half, min(y0, y1) - half, max(y0, y1) + half)
+        part, x_w, y_h = self._around(min(x0, x1) - half, max(x0, x1) + half, min(y0, y1) - half, max(y0, y1) + half)
         along_x, along_y = x1 - x0, y1 - y0
-        share = ((x_W - x0) * along_x + (y_H1 - y0) * along_y) / max(along_x**2 + along_y**2, 1e-12)
+        share = ((x_w - x0) * along_x + (y_h - y0) * along_y) / max(along_x**2 + along_y**2, 1e-12)
         share = np.clip(share, 0, 1)
-        self._paint(part, half - np.hypot(x_W - x0 - share * along_x, y_H1 - y0 - share * along_y), color)
+        self._paint(part, half - np.hypot(x_w - x0 - share * along_x, y_h - y0 - share * along_y), color)
 
     def _around(self, left: float, right: float, bottom: float, top: float) -> tuple[Part, Array, Array]:
         """The pixels of a rectangle and two around it, and their places x [W] and y [H, 1]: the rest of a picture need
         not be computed."""
-        columns = np.searchsorted(self._x_W, (left, right)) + (-2, 2)
-        rows = np.searchsorted(-self._y_H1[:, 0], (-top, -bottom)) + (-2, 2)
+        margin = np.array([-2, 2])
+        columns = np.searchsorted(self._x_W, (left, right)) + margin
+        rows = np.searchsorted(-self._y_H1[:, 0], (-top, -bottom)) + margin
         part = slice(*rows.clip(0)), slice(*columns.clip(0))
         return part, self._x_W[part[1]], self._y_H1[part[0]]
 
