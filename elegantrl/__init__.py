@@ -20,14 +20,20 @@ if TYPE_CHECKING:
     from .errors import ElegantRLError as ElegantRLError
     from .population.evolve import evolve as evolve
     from .population.log import read_population as read_population
+    from .population.report import write_report as write_report
     from .population.stacked.train import train_population as train_population
     from .registry import register_agent as register_agent
+    from .report.video import record as record
+    from .runtime.callback import Callback as Callback
+    from .runtime.callback import Event as Event
     from .runtime.run import RunResult as RunResult
     from .runtime.train import train as train
     from .store.trained import TrainedPolicy as TrainedPolicy
 
 _MODULES = {
+    "Callback": ".runtime.callback",
     "ElegantRLError": ".errors",
+    "Event": ".runtime.callback",
     "RunConfig": ".config.run",
     "RunResult": ".runtime.run",
     "TrainedPolicy": ".store.trained",
@@ -36,9 +42,11 @@ _MODULES = {
     "export": ".deploy.export",
     "make_env": ".envs",
     "read_population": ".population.log",
+    "record": ".report.video",
     "register_agent": ".registry",
     "serve": ".deploy.serve",
     "train_population": ".population.stacked.train",
+    "write_report": ".population.report",
 }
 """Where each public name is defined. ``train`` is a callable module, see ``compat.paths``; names that are not here
 belong to ``compat``."""

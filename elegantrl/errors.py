@@ -12,6 +12,7 @@ ElegantRLError
     RoleTimedOut    a role took longer than allowed and was ended
     BuildTimedOut   a role took longer than allowed to be built; it is not built again
     BudgetSpent     roles or environments failed more often than the run allows
+    CallbackFailed  a callback of the user raised an error; the run stopped with a commit
   CheckpointError   no usable commit, or one that was damaged or tampered with          exit code 4
   StorageError      the run folder cannot be written                                    exit code 5
 """
@@ -73,6 +74,10 @@ class BuildTimedOut(RoleError):
 
 
 class BudgetSpent(RoleError):
+    pass
+
+
+class CallbackFailed(RoleError):
     pass
 
 

@@ -60,8 +60,8 @@ class AgentConfig(Section):
     encoder: str = "auto"
     """Turns observations into features: `auto`, a name (`elegantrl agents` lists them), or an import path."""
     network: str = "mlp"
-    """Network of policies and state values: `mlp`, or the import path of a function like
-    `elegantrl.nets.networks:linear_layers`."""
+    """Network of policies and critics: `mlp`, or the import path of a class or function with the arguments of
+    `elegantrl.nets.networks:linear_layers`. Joint critics of teams keep linear layers."""
     layer_norm: bool = False
     """Layer-normalise the hidden layers of networks that estimate values."""
     horizon: int = setting(32, ge=1)

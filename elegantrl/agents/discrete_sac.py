@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..config.fields import Hidden, setting, unused
 from ..nets.distributions import opened
-from ..nets.layers import Stack, mlp
+from ..nets.layers import Stack
 from ..tree import Tree
 from ..types import EnvSpec, Metrics, Transition, mask_of, seen_part, vector_dim
 from .off_policy import ActionNoise
@@ -47,10 +47,10 @@ class AgentDiscreteSAC(AgentSAC):
 
     def build_critic(self, spec: EnvSpec) -> Stack:
         c = self.config
-        encoder = c.net().build_encoder(seen_part(spec.obs))
+        encoder = c.net().build_encoder(seen_part(spec.obs), needs_vector=True)
         num_features = vector_dim(seen_part(spec.obs), spec.name) if encoder is None else encoder.num_features
-        sizes = (num_features, *c.hidden, spec.action.num_outputs)
-        critics = mlp(sizes, c.activation, init=c.init, num_members=c.num_critics, normed=c.layer_norm)  # -> [E, B, A]
+        # -> [E, B, A]
+        critics = c.net().build_ensemble(num_features, spec.action.num_outputs, c.num_critics, c.layer_norm)
         return critics if encoder is None else Stack(encoder, *critics)
 
     def draw_noise(self, batch: Transition) -> ActionNoise:

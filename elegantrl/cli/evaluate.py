@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import ConfigError, ElegantRLError, RoleError, format_error
-from ..report.video import Video, check_video_path, film_episode
+from ..errors import ConfigError
 from ..roles.evaluator import Score
 from ..runtime.display import Stdout
+from ..store.changes import FROM_THEN_ON, Change, read_changes
 from ..store.trained import TrainedPolicy
 from .output import write_line
 from .parse import parse
+from .playing import guard
 
-T = TypeVar("T")
 MAX_EPISODES = 100_000
 
 
@@ -31,8 +30,6 @@ class Flags:
     `elegantrl eval runs/a --episodes 100 --json`: one run; the result is JSON.
 
     `elegantrl eval runs/a runs/b --weights 3 1`: two runs as one policy; the first has three times the weight.
-
-    `elegantrl eval runs/a --episodes 1 --video a.mp4`: a video of one episode.
 
     `elegantrl eval runs/a --env mine:Env`: a run whose environment is your own code.
     """
@@ -49,8 +46,6 @@ class Flags:
     """Environment to play in, instead of the one the run was trained on; needed if that is `module:attribute`."""
     allow_import: tyro.conf.FlagCreatePairsOff[bool] = False
     """Trust the folder: import and run the code that it names by import path."""
-    video: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """Film one episode from the seed into this file, .mp4 or .gif; needs the extra elegantrl[video]."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print one JSON object instead of a table."""
 
@@ -59,23 +54,20 @@ def main(argv: list[str]) -> int:
     flags = parse(Flags, argv, "elegantrl eval")
     if not 1 <= flags.episodes <= MAX_EPISODES:  # each episode has an environment of its own
         raise ConfigError(f"--episodes {flags.episodes} is out of range: it must be >= 1 and <= {MAX_EPISODES}")
-    if flags.video is not None:
-        check_video_path(flags.video)
     policy = load(flags)
     env = flags.env or policy.env_id
-    score = guard(lambda: policy.evaluate(flags.episodes, flags.seed, flags.env), env)
-    video = None
-    if flags.video is not None:
-        path = flags.video
-        video = guard(lambda: film_episode(policy, path, flags.seed, flags.env), env)
+    score = guard(lambda: policy.evaluate(flags.episodes, flags.seed, flags.env), f"evaluation failed in {env}")
+    changes = {str(run): found for run in flags.runs if (found := read_changes(run))}
     if flags.json:
-        write_line(json.dumps(as_json(flags, policy, env, score, video)))
+        write_line(json.dumps(as_json(flags, policy, env, score, changes)))
     else:
-        show(flags, policy, env, score, video)
+        show(flags, policy, env, score, changes)
     return 0
 
 
-def as_json(flags: Flags, policy: TrainedPolicy, env: str, score: Score, video: Video | None) -> dict[str, Any]:
+def as_json(
+    flags: Flags, policy: TrainedPolicy, env: str, score: Score, changes: dict[str, list[Change]]
+) -> dict[str, Any]:
     result: dict[str, Any] = {
         "agent": policy.config.agent_name,
         "runs": [str(run) for run in flags.runs],
@@ -92,12 +84,12 @@ def as_json(flags: Flags, policy: TrainedPolicy, env: str, score: Score, video: 
     if score.agent_returns:
         columns = zip(score.agent_names, zip(*score.agent_returns, strict=True), strict=True)
         result |= {"agent_means": score.agent_means, "agent_returns": {name: list(x) for name, x in columns}}
-    if video is not None:
-        result["video"] = {"file": str(video.path), "frames": video.num_frames, "return": video.episode_return}
+    if changes:
+        result["changes"] = {run: [change._asdict() for change in found] for run, found in changes.items()}
     return result
 
 
-def show(flags: Flags, policy: TrainedPolicy, env: str, score: Score, video: Video | None) -> None:
+def show(flags: Flags, policy: TrainedPolicy, env: str, score: Score, changes: dict[str, list[Change]]) -> None:
     """The same as tables."""
     agent = policy.config.agent_name if len(flags.runs) == 1 else f"ensemble of {len(flags.runs)} runs"
     interval = f"{score.mean - score.ci95:,.1f} .. {score.mean + score.ci95:,.1f}"
@@ -117,8 +109,9 @@ def show(flags: Flags, policy: TrainedPolicy, env: str, score: Score, video: Vid
         for name, mean in score.agent_means.items():
             agents.add_row(escape(name), f"{mean:,.1f}")
         Stdout().print(agents)
-    if video is not None:
-        Stdout().print(escape(f"video {video.path}: {video.num_frames} frames, return {video.episode_return:,.1f}"))
+    for run, found in changes.items():
+        for change in found:
+            Stdout().print(f"{run}: {change}; {FROM_THEN_ON}", markup=False, soft_wrap=True)
 
 
 def load(flags: Flags) -> TrainedPolicy:
@@ -127,13 +120,3 @@ def load(flags: Flags) -> TrainedPolicy:
     if len(flags.runs) == 1 and not flags.weights:
         return TrainedPolicy.load(flags.runs[0], flags.allow_import)
     return TrainedPolicy.ensemble(flags.runs, flags.weights or None, flags.allow_import)
-
-
-def guard(play: Callable[[], T], env: str) -> T:
-    """The result of ``play``; any error of the environment's code becomes one sentence."""
-    try:
-        return play()
-    except ElegantRLError:
-        raise
-    except Exception as error:
-        raise RoleError(f"evaluation failed in {env}: {format_error(error)}") from error

@@ -17,11 +17,12 @@ usage: elegantrl COMMAND ...
   train AGENT ENV    train an agent, e.g.  elegantrl train ppo CartPole-v1
   evolve ENV         train a population of agents that fit the environment and keep the best
   eval RUN           score the best policy of a run folder
+  record RUN         record episodes of the best policy as a video
   export RUN         write the best policy as one ONNX or torch file for other programs
   serve RUN          answer observations with actions by HTTP
   plot RUN...        draw learning curves
-  report FOLDER      write a page about a run or a population: curves, leaderboard, lineage, settings
-  watch FOLDER       show that page in a browser while the run is running
+  report FOLDER...   write a page about a run, several runs or a population: curves, tables, settings, video
+  watch FOLDER...    show that page in a browser while the run is running
   bench AGENT ENV    measure layouts of processes and print the fastest on this machine
   submit -- COMMAND  run a command on a Ray cluster, e.g.  elegantrl submit --address URL -- train ppo CartPole-v1
   envs               list environments
@@ -52,12 +53,13 @@ def usage_for(argv: list[str]) -> str | None:
 
 def commands() -> dict[str, Callable[[list[str]], int]]:
     # Imported here so that `elegantrl --help` need not import torch.
-    from . import bench, evaluate, evolve, export, lists, plot, serve, submit, train, watch
+    from . import bench, evaluate, evolve, export, lists, plot, record, serve, submit, train, watch
 
     return {
         "train": train.main,
         "evolve": evolve.main,
         "eval": evaluate.main,
+        "record": record.main,
         "export": export.main,
         "serve": serve.main,
         "plot": plot.main,

@@ -67,19 +67,19 @@ def named_values(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, 
     )
 
 
-def parse_kwargs(pairs: list[str]) -> dict[str, Any]:
-    """``["gravity=-5"]`` -> ``{"gravity": -5}``; values are read as YAML."""
+def parse_kwargs(pairs: list[str], flag: str = "--env-kwargs") -> dict[str, Any]:
+    """``["gravity=-5"]`` -> ``{"gravity": -5}``; values are read as YAML, and errors name ``flag``."""
     result: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise ValueError(f"--env-kwargs {pair!r} is not name=value")
+            raise ValueError(f"{flag} {pair!r} is not name=value")
         if name in ("num_envs", "device", "frame_stack", "masks"):
-            raise ValueError(f"--env-kwargs {pair!r} is a setting of the run; use --{name.replace('_', '-')} {value}")
+            raise ValueError(f"{flag} {pair!r} is a setting of the run; use --{name.replace('_', '-')} {value}")
         try:
             result[name] = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise ValueError(f"--env-kwargs {pair!r} has a value that is not YAML; put text into quotes") from None
+            raise ValueError(f"{flag} {pair!r} has a value that is not YAML; put text into quotes") from None
     return result
 
 

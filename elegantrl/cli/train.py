@@ -20,10 +20,12 @@ from ..registry import find_agent
 from ..runtime.display import SIGNALS
 from ..runtime.train import prepare
 from ..store.untrusted import CONFIG_FILE
-from .parse import parse
+from .parse import parse, parse_kwargs
 
 RunDir = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
 Switch = FlagCreatePairsOff[bool]
+ImportPaths = Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE:NAME ...", help_behavior_hint="")]
+Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...", help_behavior_hint="")]
 ASYNC = (
     "Run learner and workers at their own speed: a lag of 1; PPO and A2C wait for half of the workers and use V-trace."
 )
@@ -37,6 +39,11 @@ class Flags:
     """Folder of the run; by default a fresh one under runs/."""
     resume: Switch = False
     """Continue the newest valid commit of --run-dir, bit for bit."""
+    allow: Changes = ()
+    """With --resume: settings of the agent to change, for example lr=1e-4. The run is bit-exact up to there; commits,
+    summary and metrics record the change."""
+    callback: ImportPaths = ()
+    """Callbacks of your own, called at the events of the run: elegantrl.Callback classes, objects, or functions."""
     restartable: Switch = False
     """Start the run in --run-dir, or continue it if the folder holds one: for jobs that a cluster starts again."""
     envs_per_worker: int | None = None
@@ -59,6 +66,10 @@ class ConfigFlags:
     """Folder of the run; by default a fresh one under runs/."""
     resume: Switch = False
     """Continue the newest valid commit of --run-dir, bit for bit."""
+    allow: Changes = ()
+    """With --resume: settings of the agent to change, for example lr=1e-4."""
+    callback: ImportPaths = ()
+    """Callbacks of your own, called at the events of the run: elegantrl.Callback classes, objects, or functions."""
     allow_import: Switch = False
     """Import the agent and the environment that the file names by import path, which runs their code."""
 
@@ -78,8 +89,9 @@ def main(argv: list[str]) -> int:
     agent, env = argv[:2]
     flags, overrides = parse_run(agent, env, argv[2:])
     resume = flags.resume or continues(flags)
-    plan = prepare(agent, env, overrides, resumed=flags.run_dir if resume else None)
-    result = plan.run(flags.run_dir, resume)
+    allow = parse_changes(flags.allow)
+    plan = prepare(agent, env, overrides, resumed=flags.run_dir if resume else None, allow=allow)
+    result = plan.run(flags.run_dir, resume, callback=flags.callback)
     return SIGNALS.get(result.summary["stop_reason"], 0)
 
 
@@ -88,6 +100,14 @@ def continues(flags: Flags) -> bool:
     if flags.restartable and flags.run_dir is None:
         raise ConfigError("--restartable finds an earlier run by its folder; name it with --run-dir")
     return flags.restartable and flags.run_dir is not None and (flags.run_dir / CONFIG_FILE).exists()
+
+
+def parse_changes(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """The values of --allow."""
+    try:
+        return parse_kwargs(list(pairs), "--allow")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def parse_run(agent: str, env: str, argv: list[str]) -> tuple[Flags, dict[str, dict[str, Any]]]:
@@ -139,8 +159,10 @@ def divide_envs(overrides: dict[str, dict[str, Any]], each: int) -> None:
 
 def train_from_file(flags: ConfigFlags) -> int:
     config = read_config(flags.config, flags.allow_import)
-    plan = prepare(config, None, {}, resumed=flags.run_dir if flags.resume else None)
-    result = plan._replace(notes=f"settings of {flags.config}").run(flags.run_dir, flags.resume)
+    allow = parse_changes(flags.allow)
+    plan = prepare(config, None, {}, resumed=flags.run_dir if flags.resume else None, allow=allow)
+    plan = plan._replace(notes=f"settings of {flags.config}")
+    result = plan.run(flags.run_dir, flags.resume, callback=flags.callback)
     return SIGNALS.get(result.summary["stop_reason"], 0)
 
 

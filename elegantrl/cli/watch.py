@@ -1,4 +1,4 @@
-"""``elegantrl watch FOLDER`` and ``elegantrl report FOLDER``: one page, live in a browser or as a file."""
+"""``elegantrl watch FOLDER...`` and ``elegantrl report FOLDER...``: one page, live in a browser or as a file."""
 
 from __future__ import annotations
 
@@ -9,26 +9,21 @@ from typing import Annotated
 
 import tyro
 
-from ..errors import ConfigError
-from ..population.log import has_population, read_population
-from ..population.page import population_page
+from ..population.report import read_page, write_report
 from ..report.live import PageServer
-from ..report.page import Page, render
-from ..report.run_page import run_page
-from ..store.files import write_atomic
-from ..store.storage import open_storage
 from .output import write_line
 from .parse import parse
 
-Folder = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")]
+Folders = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER...", help_behavior_hint="")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchFlags:
-    """Serve a page about a run or a population that updates itself: curves, leaderboard, lineage, resources."""
+    """Serve a page about runs or a population that updates itself: curves, leaderboard, lineage, resources."""
 
-    folder: Folder
-    """Folder of a run, or folder or address of a population, also while it is running."""
+    folders: Folders
+    """Folder of a run, folders of several runs to compare, or folder or address of a population; also while they are
+    running."""
     port: int = 8008
     """Port of the page; 0 selects a free one."""
     host: str = "127.0.0.1"
@@ -37,19 +32,24 @@ class WatchFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags:
-    """Write a page about a run or a population: one HTML file that needs no network."""
+    """Write a page about runs or a population: one HTML file that needs no network.
 
-    folder: Folder
-    """Folder of a run, or folder or address of a population."""
+    `elegantrl report runs/a`: one run with its losses, speed, settings, and the video of `elegantrl record`.
+
+    `elegantrl report runs/ppo_* runs/sac_*`: a comparison; runs that differ only in the seed are one curve with a band.
+    """
+
+    folders: Folders
+    """Folder of a run, folders of several runs to compare, or folder or address of a population."""
     out: Path = Path("report.html")
     """File to write."""
 
 
 def watch_main(argv: list[str]) -> int:
     flags = parse(WatchFlags, argv, "elegantrl watch")
-    read_page(flags.folder)  # refuses a folder that is neither, before a port is opened
-    with PageServer(lambda: read_page(flags.folder), flags.host, flags.port) as server:
-        write_line(f"{server.url} shows {flags.folder}; stop with Ctrl-C")
+    read_page(flags.folders)  # refuses a folder that is neither, before a port is opened
+    with PageServer(lambda: read_page(flags.folders), flags.host, flags.port) as server:
+        write_line(f"{server.url} shows {', '.join(flags.folders)}; stop with Ctrl-C")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return 0
@@ -57,22 +57,5 @@ def watch_main(argv: list[str]) -> int:
 
 def report_main(argv: list[str]) -> int:
     flags = parse(ReportFlags, argv, "elegantrl report")
-    out = flags.out
-    if out.is_dir():
-        raise ConfigError(f"--out {out} is a folder; name a file in it")
-    page = read_page(flags.folder)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, render(page).encode())
-    write_line(str(out))
+    write_line(str(write_report(flags.folders, flags.out)))
     return 0
-
-
-def read_page(folder: str) -> Page:
-    """The page of a population or of a run."""
-    storage = open_storage(folder)
-    try:
-        if "://" in folder or has_population(storage):
-            return population_page(read_population(storage), folder)
-    finally:
-        storage.close()
-    return run_page(Path(folder))

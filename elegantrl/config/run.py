@@ -114,7 +114,12 @@ class RunConfig:
         return {name: _same_numbers(values) for name, values in data.items() if values}
 
     def hash(self) -> str:
-        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
+        return hash_of(self.identity())
+
+
+def hash_of(identity: Mapping[str, Any]) -> str:
+    """A short name for the settings that determine the numbers."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _same_numbers(value: Any) -> Any:

@@ -74,7 +74,7 @@ class TrainConfig(Section):
     """How losses are differentiated: `auto` uses the fastest known method for the agent and the device, `autograd` is
     torch's own, `compiled` is autograd through torch.compile. The results agree up to rounding."""
     loggers: tuple[str, ...] = setting(("tensorboard",), decides_numbers=False)
-    """Loggers of metrics besides metrics.jsonl: `tensorboard`, `wandb`, or `module:attribute` of your own."""
+    """Loggers of metrics besides metrics.jsonl: `tensorboard`, `wandb`, `mlflow`, or `module:attribute` of your own."""
     init_from: str | None = None
     """Folder of an earlier run whose networks this run starts with; everything else is new."""
 

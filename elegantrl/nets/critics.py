@@ -12,7 +12,7 @@ from torch.nn.functional import mse_loss
 from ..errors import ConfigError
 from ..tree import Tree
 from ..types import seen_part, vector_dim
-from .layers import AgentLinear, Members, mlp
+from .layers import AgentLinear, Members
 from .networks import NetSpec
 
 
@@ -100,8 +100,8 @@ class ScaledValueNet(ValueNet):
 
 
 class EnsembleCritic(nn.Module):
-    """E independent action values Q(s, a) in one batched product: [B, O], [B, A] -> [E, B]. They share an encoder if
-    observations are no vector of floats."""
+    """E independent action values Q(s, a): [B, O], [B, A] -> [E, B]. They share an encoder if observations are no
+    vector of floats."""
 
     def __init__(
         self,
@@ -112,10 +112,9 @@ class EnsembleCritic(nn.Module):
         normed: bool = False,
     ):
         super().__init__()
-        self.encoder = net.build_encoder(seen_part(obs))
+        self.encoder = net.build_encoder(seen_part(obs), needs_vector=True)
         num_features = vector_dim(seen_part(obs)) if self.encoder is None else self.encoder.num_features
-        sizes = (num_features + action_dim, *net.hidden, 1)
-        self.net = mlp(sizes, net.activation, init=net.init, num_members=num_critics, normed=normed)
+        self.net = net.build_ensemble(num_features + action_dim, 1, num_critics, normed)
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:
         return self.net(self.inputs(obs, action)).squeeze(-1)

@@ -70,7 +70,22 @@ class EnsembleLayerNorm(nn.Module):
         return torch.addcmul(bias, weight, layer_norm(x, x.shape[-1:]))
 
 
-STACKED = EnsembleLinear, EnsembleLayerNorm
+class Separate(nn.Module):
+    """E networks of any kind, computed one after the other: [B, I] -> [E, B, K]."""
+
+    def __init__(self, networks: Iterable[nn.Module]):
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([network(x) for network in self.networks])
+
+    def subset(self, members: Members, x: Tensor) -> Tensor:
+        """The outputs of the chosen members only; all are computed, because reading indices would wait for a device."""
+        return self(x)[members]
+
+
+STACKED = EnsembleLinear, EnsembleLayerNorm, Separate
 
 
 class AgentLinear(nn.Module):

@@ -13,7 +13,7 @@ from ..imports import find, is_import_path
 from ..tree import Tree
 from ..types import Leaf, vector_dim
 from .encoders import Encoder
-from .layers import ACTIVATIONS, Activation, Init, Stack, mlp
+from .layers import ACTIVATIONS, Activation, Init, Separate, Stack, mlp
 from .recurrent import CORES, Core, MemoryKind
 
 
@@ -38,12 +38,13 @@ class NetSpec:
     """Each agent of a team has weights of its own; otherwise all share them, and the number of an agent is one of its
     features. Encoders are shared in any case."""
 
-    def build_encoder(self, seen: Tree) -> Encoder | None:
+    def build_encoder(self, seen: Tree, needs_vector: bool = False) -> Encoder | None:
         """A module that maps observations to one vector of features; None if the network itself reads observations:
-        it does if they are one vector of floats, or if ``network`` is an import path, no encoder is named and no memory
-        stands between."""
+        it does if they are one vector of floats, or if ``network`` is an import path, no encoder is named, no memory
+        stands between, and the network does not need a vector, as one with an action beside the features does."""
         is_vector = isinstance(seen, Leaf) and seen.dtype == "float32" and len(seen.shape) == 1
-        if self.encoder == "auto" and (is_vector or (is_import_path(self.network) and self.memory == "none")):
+        reads_any = is_import_path(self.network) and self.memory == "none" and not needs_vector
+        if self.encoder == "auto" and (is_vector or reads_any):
             return None
         return Encoder(seen, self.encoder, self.init)
 
@@ -65,6 +66,15 @@ class NetSpec:
         if not isinstance(module, nn.Module):
             raise TypeError(f"the network {self.network!r} gave a {type(module).__name__}, expected a torch.nn.Module")
         return module
+
+    def build_ensemble(self, num_inputs: int, num_outputs: int, num_members: int, normed: bool = False) -> Stack:
+        """Independent networks [B, num_inputs] -> [num_members, B, num_outputs]: linear layers in one batched product,
+        or networks of the user's own, each built by a call of its own."""
+        if is_import_path(self.network):
+            inputs = Leaf((num_inputs,))
+            return Stack(Separate(self.build(inputs, num_outputs, normed=normed) for _ in range(num_members)))
+        sizes = (num_inputs, *self.hidden, num_outputs)
+        return mlp(sizes, self.activation, init=self.init, num_members=num_members, normed=normed)
 
     def imports(self) -> list[str]:
         """The import paths that ``build`` imports."""

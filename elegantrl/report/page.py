@@ -1,4 +1,4 @@
-"""One HTML page for a run or a population: facts, tables, charts and a lineage, in one file without the network.
+"""One HTML page for runs or a population: facts, tables, charts, videos and a lineage, in one file without the network.
 
 ``page.html`` draws the page in the browser. Its data are either inside the file, or fetched again every few seconds.
 """
@@ -14,13 +14,18 @@ from typing import Any
 
 from .draw import COLOURS
 
+DEMO_FILES = ("demo.mp4", "demo.gif")
+"""Names of the video in a run folder that its page shows."""
 MAX_POINTS = 400
 """Points of a line; a page with more is slow to draw and shows no more."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, with the bounds of its band if it has one; without ``colour`` it takes the next of the palette."""
+    """A curve, with the bounds of its band if it has one; without ``colour`` it takes the next of the palette.
+
+    A ``thin`` line is one of several that another line summarises.
+    """
 
     name: str
     x: Sequence[float]
@@ -28,6 +33,7 @@ class Line:
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
     colour: str | None = None
+    thin: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,13 +42,28 @@ class Chart:
     x_label: str
     y_label: str
     lines: Sequence[Line]
+    target: float | None = None
+    """A value to reach, drawn as a dashed line."""
 
 
 @dataclass(frozen=True)
 class Table:
+    """``colours`` has one for each row, as a mark before its first cell; ``marked`` rows stand out."""
+
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    colours: Sequence[str] = ()
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class Film:
+    """A video or an animation inside the page."""
+
+    title: str
+    uri: str
+    """``data:video/mp4;base64,...`` or ``data:image/gif;base64,...``."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +106,19 @@ class Page:
     charts: Sequence[Chart] = ()
     lineage: Lineage | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    films: Sequence[Film] = ()
 
 
-def to_json(page: Page) -> str:
-    """The data of a page; a number that is not finite becomes null."""
-    return json.dumps(_finite(asdict(page) | {"colours": COLOURS}), allow_nan=False)
+def to_json(page: Page, with_films: bool = False) -> str:
+    """The data of a page; a number that is not finite becomes null. Films are large: updates come without them."""
+    films = {} if with_films else {"films": None}
+    return json.dumps(_finite(asdict(page) | {"colours": COLOURS} | films), allow_nan=False)
 
 
 def render(page: Page, updates: bool = False) -> str:
     """The HTML of a page; with ``updates`` the browser asks for ``data.json`` again and again."""
     # Inside a script element, only "<" can end the element or begin a comment.
-    data = to_json(page).replace("<", "\\u003c")
+    data = to_json(page, with_films=True).replace("<", "\\u003c")
     template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     return template.replace("{{updates}}", str(updates).lower()).replace("{{data}}", data)
 

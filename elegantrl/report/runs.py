@@ -14,6 +14,7 @@ import numpy as np
 from ..config.run import RunConfig
 from ..config.yaml_text import MAX_CHARACTERS, parse_yaml
 from ..errors import CheckpointError, ConfigError
+from ..store.changes import Change, changes_of
 from ..store.files import JSON_LIMIT, parse_json, read_regular
 from ..store.runlog import read_metrics
 from ..store.untrusted import CONFIG_FILE
@@ -50,6 +51,10 @@ class Run:
     train_return: Array
     settings: dict[str, Any] = field(default_factory=dict)
     """The settings that determine the numbers of the run, without the seed, as ``section.name``."""
+    timed: Curve | None = None
+    """The evaluations over seconds instead of steps; None if these are not known."""
+    changes: tuple[Change, ...] = ()
+    """Settings that a resume changed."""
 
     @property
     def title(self) -> str:
@@ -72,9 +77,10 @@ def read_run(run_dir: str | Path) -> Run:
     rows = read_metrics(folder)
     config, summary = _read_config(folder), read_summary(folder)
     agent, env, train = (_section(config, name) for name in ("agent", "env", "train"))
-    steps, mean, ci95 = _columns(rows, "eval/mean", "eval/ci95")
+    steps, mean, ci95, seconds = _columns(rows, "eval/mean", "eval/ci95", "wall_seconds")
     train_steps, train_return = _columns(rows, "train/return")
     band = np.nan_to_num(ci95)  # no interval known: no band
+    changes = tuple(changes_of(rows))
     seed = summary.get("seed", train.get("seed"))
     target = _number(summary.get("target_return", train.get("target_return")))
     return Run(
@@ -87,7 +93,9 @@ def read_run(run_dir: str | Path) -> Run:
         evaluation=Curve(steps, mean, mean - band, mean + band),
         train_steps=train_steps,
         train_return=train_return,
-        settings=_settings(config),
+        settings=_settings(config) | ({"run.changes": "; ".join(map(str, changes))} if changes else {}),
+        timed=Curve(seconds, mean, mean - band, mean + band) if np.isfinite(seconds).all() else None,
+        changes=changes,
     )
 
 

@@ -169,9 +169,15 @@ class Learner:
         return state | {"memory": self.memory.state_dict(), "seen": self.agent.seen_state()}
 
     def load_state_dict(self, state: State, own: State | None = None) -> None:
-        """Continue from rank 0's state; another rank also gets its ``own`` and uses only rank 0's ``COMMON`` parts."""
-        self.agent.load_training_state(state["agent"])
+        """Continue from rank 0's state; another rank also gets its ``own`` and uses only rank 0's ``COMMON`` parts.
+
+        Hyper-parameters stay those of this learner's config.
+        """
+        hypers = {f"hypers.{name}": value.clone() for name, value in self.agent.hypers.state_dict().items()}
+        agent = state["agent"]
+        self.agent.load_training_state({**agent, "modules": agent["modules"] | hypers})
         self.env_steps, self.version = state["env_steps"], state["version"]
+        self.agent.schedule(self.env_steps)  # with these hyper-parameters
         if own is not None:
             self.agent.generator.set_state(own["generator"].cpu())
             state = own
@@ -185,13 +191,11 @@ class Learner:
 
         Hyper-parameters and random streams stay those of this learner; the caller ends the open episodes.
         """
-        own, agent = self.state_dict(), state["agent"]
-        hypers = {name: value for name, value in own["agent"]["modules"].items() if name.startswith("hypers.")}
-        agent = {**agent, "modules": agent["modules"] | hypers, "generator": own["agent"]["generator"]}
+        own = self.state_dict()
+        agent = {**state["agent"], "generator": own["agent"]["generator"]}
         streams = {name: own["memory"][name] for name in ("sampler",) if name in own["memory"]}
         memory = state["memory"] | streams
         self.load_state_dict({**state, "agent": agent, "memory": memory, "version": self.version})
-        self.agent.schedule(self.env_steps)
 
     def end_open_episodes(self, restarted: Sequence[np.ndarray]) -> None:
         """End the episodes that could not be continued after a resume; ``restarted`` has an array [N] per group."""

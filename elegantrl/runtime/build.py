@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from ..roles.evaluator import Evaluator
 from ..roles.learner import Learner
 from ..roles.worker import Worker
 from ..store.best import BestFile
+from ..store.changes import FROM_THEN_ON, record_change
 from ..store.commits import Store
 from ..store.files import write_atomic
 from ..store.loggers import find_logger
@@ -40,6 +41,7 @@ from ..store.manifest import Commit
 from ..store.runlog import RunLog
 from ..store.side_files import SideFiles
 from ..types import EnvSpec, State
+from .changes import all_changes
 from .evaluation import EvaluatorClient
 from .folder import check_same_config, find_commit
 from .layout import is_instance, uses_helper
@@ -67,17 +69,18 @@ def open_run(
     resume: bool = False,
     entry: AgentEntry | None = None,
     eval_source: Any = None,
+    allow: Collection[str] = (),
 ) -> Supervisor:
     """A run that is ready to be driven; a run that is refused writes nothing.
 
     Workers and the evaluator run on ``executor``, which many runs may share; learners run there too if the config
     selects processes, and in this process otherwise. ``source`` is the environment: an id, a class, a function or an
     instance; ``eval_source`` likewise, for evaluations in another one. ``entry`` is an agent that is not registered.
-    Settings of the process (threads, memory allocator, signals) are not changed. The caller must call the supervisor's
-    ``close`` at the end.
+    ``allow`` names settings of the agent that a resumed run may change. Settings of the process (threads, memory
+    allocator, signals) are not changed. The caller must call the supervisor's ``close`` at the end.
     """
     if resume:
-        check_same_config(folder, config)
+        check_same_config(folder, config, allow)
     # A learner with a process of its own may have a GPU that this machine does not have.
     is_elsewhere = executor.assigns_devices and config.execute.num_learners > 0
     device = pick_device(config.train.device, is_elsewhere)
@@ -115,7 +118,7 @@ def open_run(
             side=side_files,
         )
         closing.callback(log.close)
-        info = {"config_hash": config.hash(), "versions": versions()}
+        info = {"config_hash": config.hash(), "agent": config.identity()["agent"], "versions": versions()}
         keep_best = BestFile(folder, learners.policy_spec, pool.env_spec, side_files).save
         supervisor = Supervisor(
             config, learners, pool, evaluator, store, log, display, info, keep_best=keep_best, progress=progress
@@ -124,6 +127,7 @@ def open_run(
         closing.callback(supervisor.committer.close)
         if commit is not None:
             restore(supervisor, commit, display)
+            record_changes(supervisor, commit, log)
         elif resume:
             display.message(f"{folder} was interrupted before its first commit; the run begins anew")
         write_atomic(folder / "config.yaml", config.to_yaml().encode())
@@ -151,6 +155,17 @@ def restore(supervisor: Supervisor, commit: Commit, display: Display) -> None:
             display.message(
                 f"the resume is statistically, not bit, exact: {name} was {saved.get(name)}, is {here[name]}"
             )
+
+
+def record_changes(supervisor: Supervisor, commit: Commit, log: RunLog) -> None:
+    """Report settings that are not those of ``commit``, and record them in the metrics and in all further commits."""
+    changes = all_changes(commit, supervisor.config)
+    if changes:
+        supervisor.commit_info["changes"] = [change._asdict() for change in changes]
+    for change in changes:
+        if change.step == commit.step:
+            record_change(log, change)
+            supervisor.display.message(f"{change}; {FROM_THEN_ON}")
 
 
 def announce(supervisor: Supervisor, display: Display) -> None:

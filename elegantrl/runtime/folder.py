@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..store.commits import Store
 from ..store.files import storage_error
 from ..store.manifest import Commit
 from ..store.untrusted import CONFIG_FILE, load_config
+from .changes import changeable, new_changes
 
 
 @contextlib.contextmanager
@@ -59,18 +60,21 @@ def _make_folder(config: RunConfig) -> Path:
             raise storage_error("making the run folder", error, folder.parent, 0) from error
 
 
-def check_same_config(folder: Path, config: RunConfig) -> None:
-    """Refuse to continue a run that was made with other settings."""
+def check_same_config(folder: Path, config: RunConfig, allow: Collection[str] = ()) -> None:
+    """Refuse to continue a run that was made with other settings, except those of the agent that ``allow`` names."""
     if not (folder / CONFIG_FILE).exists():
         raise CheckpointError(f"{folder} holds no run to resume; check --run-dir or drop --resume")
     if not (folder / "commits").is_dir():
         raise CheckpointError(f"{folder} holds no commit to resume; start anew in another --run-dir")
     found = load_config(folder, named=(config.agent_name,))
-    if found.hash() != config.hash():
-        raise ConfigError(
-            f"{folder} belongs to another config: {first_difference(found.identity(), config.identity())};"
-            f" use the same settings or another --run-dir"
-        )
+    for name, (there, here) in differences(found.identity(), config.identity()).items():
+        setting = name.removeprefix("agent.")
+        if name != f"agent.{setting}" or setting not in allow:
+            change = f", or --allow {setting}={here} to change it" if setting in changeable(config.agent) else ""
+            raise ConfigError(
+                f"{folder} belongs to another config: {name} is {there!r} there and {here!r} here;"
+                f" use the same settings or another --run-dir{change}"
+            )
 
 
 def find_commit(store: Store, config: RunConfig) -> Commit | None:
@@ -79,20 +83,18 @@ def find_commit(store: Store, config: RunConfig) -> Commit | None:
     def check(commit: Commit) -> None:
         for part in commit.parts:
             commit.load(part)
-        found = commit.manifest["info"].get("config_hash")
-        if found != config.hash():
+        if new_changes(commit, config) is None:
+            found = commit.manifest["info"].get("config_hash")
             raise CheckpointError(f"it belongs to another config ({found} instead of {config.hash()})")
 
     return store.latest_valid(check)
 
 
-def first_difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """The first difference, as ``agent.lr is 0.001 there and 0.003 here``; agent and environment come first."""
+def differences(found: dict[str, Any], wanted: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ, as ``agent.lr``, with both values; agent and environment come first."""
     there, here = (
         {f"{section}.{name}": value for section, values in config.items() for name, value in values.items()}
         for config in (found, wanted)
     )
-    for name in sorted({**there, **here}, key=lambda name: name not in ("agent.name", "env.id")):
-        if there.get(name) != here.get(name):
-            return f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
-    return "no difference"
+    names = sorted({**there, **here}, key=lambda name: name not in ("agent.name", "env.id"))
+    return {name: (there.get(name), here.get(name)) for name in names if there.get(name) != here.get(name)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ..roles.evaluator import Score
 from ..store.files import write_atomic
 from ..store.trained import TrainedPolicy
 from .build import PRELOAD, open_run, own_lanes, versions
-from .callback import Callback, CallbackDisplay
+from .callback import Callback, Hooks
 from .folder import claim_folder
 from .layout import with_layout
 from .progress import Display
@@ -59,23 +59,40 @@ def run_training(
     display: Display,
     entry: AgentEntry | None = None,
     eval_source: Any = None,
-    callback: Callback | None = None,
+    callbacks: Sequence[Callback] = (),
+    allow: Collection[str] = (),
 ) -> RunResult:
-    """Open or create the run folder, train, and write the results."""
+    """Open or create the run folder, train, and write the results.
+
+    ``allow`` names settings of the agent that a resumed run may change.
+    """
     if config.execute.executor == "auto":
         config, _ = with_layout(config, source)
     with process_settings(config), contextlib.ExitStack() as closing:
         folder = closing.enter_context(claim_folder(config, run_dir, resume))
         executor = make_executor(config.execute.executor, PRELOAD, config.execute.address)
         closing.callback(executor.close)
-        if callback is not None:
-            display = CallbackDisplay(display, callback, folder, lambda reason: supervisor.request_stop(reason))
-        supervisor = open_run(config, source, folder, executor, display, resume, entry, eval_source)
+        supervisor = open_run(config, source, folder, executor, display, resume, entry, eval_source, allow)
         closing.callback(supervisor.close)
         with resize_on_signals(supervisor.request_workers):  # to the end: without a handler they suspend a process
-            with stop_on_signals(supervisor.request_stop):
-                reason = supervisor.run()
-            return finish(supervisor, reason)
+            return train_with(supervisor, callbacks)
+
+
+def train_with(supervisor: Supervisor, callbacks: Sequence[Callback]) -> RunResult:
+    """Train a run that is open, and call its callbacks; their error is raised when all results are written."""
+    progress, folder = supervisor.progress, supervisor.store.run_dir
+    hooks = supervisor.hooks = Hooks(callbacks, supervisor.config, folder, progress, supervisor.request_stop)
+    try:
+        with stop_on_signals(supervisor.request_stop):
+            hooks.start()
+            reason = supervisor.run()
+        result = finish(supervisor, reason)
+    except BaseException:
+        hooks.end("failed")
+        raise
+    hooks.end(reason)
+    hooks.raise_failure()
+    return result
 
 
 @contextlib.contextmanager
@@ -114,6 +131,7 @@ def finish(supervisor: Supervisor, reason: str) -> RunResult:
         "target_return": _json_number(config.train.target_return),
         **_team_results(best.score),
         "stop_reason": reason,
+        **{name: supervisor.commit_info[name] for name in ("changes",) if name in supervisor.commit_info},
         "config_hash": config.hash(),
         "versions": versions(),
     }

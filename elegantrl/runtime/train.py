@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any, NamedTuple
 from ..agents.base import Agent
 from ..config.resolve import Overrides, check_schedule, env_name, resolve_config, split_overrides
 from ..config.run import RunConfig
+from ..config.sections import ExecuteConfig
 from ..errors import ConfigError
 from ..imports import is_import_path, is_only_here
 from ..registry import AgentEntry, check_importable, find_agent
-from ..store.untrusted import load_config
-from .callback import Callback
+from ..store.untrusted import CONFIG_FILE, load_config
+from .callback import Callbacks, make_callbacks
+from .changes import with_changes
 from .display import Stdout, show_summary, shown_run
 from .layout import with_layout
 from .progress import Display, Silent
@@ -28,7 +31,8 @@ def train(
     run_dir: str | Path | None = None,
     resume: bool = False,
     eval_env: Any = None,
-    callback: Callback | None = None,
+    callback: Callbacks = None,
+    allow: Mapping[str, Any] | None = None,
     verbose: bool = True,
     display: Display | None = None,
     **settings: Any,
@@ -43,8 +47,9 @@ def train(
     (``eval={"episodes": 10}``). The layout is selected as on the command line, unless ``executor`` or another setting
     of the layout is given.
 
-    Progress is printed unless ``verbose=False``; a ``display`` of your own replaces it. ``callback`` is called with an
-    ``Event`` after each log line and each evaluation; the run stops if it returns False.
+    Progress is printed unless ``verbose=False``; a ``display`` of your own replaces it. ``callback`` is one or several
+    ``Callback``, which are called at the events of the run and may stop it; a function is called with an ``Event``
+    after each log line and each evaluation. ``allow={"lr": 1e-4}`` changes settings of the agent at a resume.
     """
     if isinstance(agent, RunConfig):
         if settings:
@@ -52,7 +57,7 @@ def train(
         overrides: Overrides = {}
     else:
         overrides = split_overrides(agent, settings)
-    plan = prepare(agent, env, overrides, eval_env, run_dir if resume else None)
+    plan = prepare(agent, env, overrides, eval_env, run_dir if resume else None, allow)
     return plan.run(run_dir, resume, verbose, display, callback)
 
 
@@ -64,6 +69,8 @@ class Plan(NamedTuple):
     source: Any
     eval_source: Any
     notes: str
+    allow: tuple[str, ...] = ()
+    """Settings of the agent that a resumed run may change."""
 
     def run(
         self,
@@ -71,11 +78,12 @@ class Plan(NamedTuple):
         resume: bool,
         verbose: bool = True,
         display: Display | None = None,
-        callback: Callback | None = None,
+        callback: Callbacks = None,
     ) -> RunResult:
         """Train; progress and summary go to ``display``, or to standard output if ``verbose``."""
         start = partial(run_training, self.config, self.source, run_dir, resume)
-        more: dict[str, Any] = {"entry": self.entry, "eval_source": self.eval_source, "callback": callback}
+        more: dict[str, Any] = {"entry": self.entry, "eval_source": self.eval_source, "allow": self.allow}
+        more["callbacks"] = make_callbacks(callback)
         if display is not None or not verbose:
             return start(display or Silent(), **more)
         with shown_run(self.config, self.notes) as shown:
@@ -90,6 +98,7 @@ def prepare(
     overrides: Overrides,
     eval_env: Any = None,
     resumed: str | Path | None = None,
+    allow: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Complete the config of a run: tuned settings, then the layout, or that of the run folder ``resumed``."""
     if isinstance(agent, RunConfig):
@@ -97,7 +106,6 @@ def prepare(
             agent = replace(agent, eval=replace(agent.eval, env_id=env_name(eval_env)))
         config, entry, notes = agent, find_agent(agent.agent_name), "settings of a config"
         source = agent.env.id if env is None else env
-        check_schedule(config)
     else:
         if env is None:
             raise ConfigError("train needs an environment: an id, a class, a callable or an instance")
@@ -105,28 +113,38 @@ def prepare(
             overrides = with_defaults(overrides, "eval", {"env_id": env_name(eval_env)})
         if (lanes := own_lanes(env)) is not None:
             overrides = with_defaults(overrides, "env", {"num_envs": lanes})
+        overrides = {**overrides, "agent": {**overrides.get("agent", {}), **(allow or {})}}
         entry, source = find_agent(agent), env
         config, recipe = resolve_config(agent, env_name(env), overrides)
         notes = recipe.name
-    found = None
-    if resumed is not None and (Path(resumed) / "config.yaml").exists():
-        found = load_config(Path(resumed), named=(entry.name,)).execute
-        if is_import_path(found.executor) and found.executor != config.execute.executor:
-            raise ConfigError(
-                f"{resumed} was run by {found.executor}, whose import runs code; add --executor {found.executor} if you"
-                f" trust it, or name another executor"
-            )
-        if found.address is not None and config.execute.executor == "auto":
-            raise ConfigError(
-                f"{resumed} was run on the Ray cluster {found.address}, whose nodes may run code here; add"
-                f" --executor ray --address {found.address} if you trust it, or name another executor"
-            )
+    if allow:
+        config = with_changes(config, allow, resumed is not None)
+    check_schedule(config)
+    found = None if resumed is None else layout_of(Path(resumed), config)
     config, why = with_layout(config, source, found)
     if config.execute.num_learners:
         check_importable(entry)
     check_networks(config)
     eval_source = config.eval.env_id if eval_env is None else eval_env
-    return Plan(config, entry, source, eval_source, "; ".join(filter(None, [notes, why])))
+    return Plan(config, entry, source, eval_source, "; ".join(filter(None, [notes, why])), tuple(allow or ()))
+
+
+def layout_of(folder: Path, config: RunConfig) -> ExecuteConfig | None:
+    """The layout of the run in ``folder``, None if there is none; refuses code and clusters that only it names."""
+    if not (folder / CONFIG_FILE).exists():
+        return None
+    found = load_config(folder, named=(config.agent_name,)).execute
+    if is_import_path(found.executor) and found.executor != config.execute.executor:
+        raise ConfigError(
+            f"{folder} was run by {found.executor}, whose import runs code; add --executor {found.executor} if you"
+            f" trust it, or name another executor"
+        )
+    if found.address is not None and config.execute.executor == "auto":
+        raise ConfigError(
+            f"{folder} was run on the Ray cluster {found.address}, whose nodes may run code here; add"
+            f" --executor ray --address {found.address} if you trust it, or name another executor"
+        )
+    return found
 
 
 def check_networks(config: RunConfig) -> None:

@@ -19,6 +19,7 @@ from ..roles.evaluator import Score
 from ..store.commits import Store
 from ..store.runlog import RunLog
 from ..types import Fragment, Metrics, Weights
+from .callback import Hooks
 from .committer import Committer
 from .evaluation import Evaluation, Evaluations, EvaluatorClient
 from .learners import Learners
@@ -27,7 +28,7 @@ from .reporting import Reporter, Row, explain_error, host_floats
 from .workers import WorkerPool
 
 LOG_SECONDS = 0.5
-SIGNALLED = ("interrupted", "terminated")
+URGENT = ("interrupted", "terminated", "callback_error")
 """Reasons to stop that leave no time for evaluations."""
 
 T = TypeVar("T")
@@ -69,7 +70,9 @@ class TrainingLoop:
         self.reporter = Reporter(config.env.id, log, display, self.counts)
         self.progress = progress or Progress()
         self.evaluations = Evaluations(config, evaluator, self.progress, pool.ref_of, display.message)
-        self.committer = Committer(store, self.counts, display.message)
+        self.hooks = Hooks([], config, store.run_dir, self.progress, lambda reason: None)
+        """The callbacks of the run."""
+        self.committer = Committer(store, self.counts, display.message, lambda commit: self.hooks.commit(commit))
         self.weights: Weights | None = None
         self.best: Best | None = None
         """The policy to return; known at the end."""
@@ -160,6 +163,7 @@ class TrainingLoop:
         self._reached = max(self._reached, progress.env_steps)
         assert self.weights is not None
         self.policy_age = self.weights.version - min(fragment.version for fragment in fragments)
+        self.hooks.step(fragments)
         return fragments
 
     def note_faults(self, fragment: Fragment) -> None:
@@ -192,9 +196,10 @@ class TrainingLoop:
             yield waits
         metrics, weights = self.call_learners("update", lambda: self.learners.finish_update(calls))
         self.restarts.has_recovered("learner")
+        self.publish(weights)
         if metrics:
             self.metrics = metrics
-        self.publish(weights)
+            self.hooks.update(metrics)
 
     def call_learners(self, what: str, call: Callable[[], T]) -> T:
         try:
@@ -239,7 +244,11 @@ class TrainingLoop:
         progress, flat = self.progress, evaluation.weights.flat
         if is_best:
             self.keep_best(flat, progress.best_step, progress.best_mean)
-        self.reporter.evaluation(evaluation, is_best, progress, host_floats(self.metrics))
+        self.report(evaluation, is_best)
+
+    def report(self, evaluation: Evaluation, is_best: bool) -> None:
+        self.reporter.evaluation(evaluation, is_best, self.progress, host_floats(self.metrics))
+        self.hooks.evaluation(evaluation.env_steps, evaluation.score, is_best)
 
     def finish(self, reason: str) -> Steps[None]:
         """Commit, and find the policy to return.
@@ -249,7 +258,7 @@ class TrainingLoop:
         """
         if self.progress.env_steps > self._speed.start_step:
             self.log_training()
-        if reason not in SIGNALLED:
+        if reason not in URGENT:
             yield from self.finish_evaluation()
         assert self.weights is not None
         if self.progress.best_mean == -math.inf:
@@ -260,7 +269,7 @@ class TrainingLoop:
         yield from self.commit()
         assert self.evaluations.best_flat is not None
         self.best = Best(self.evaluations.best_flat, self.progress.best_step, self.progress.best_mean)
-        if reason not in SIGNALLED:
+        if reason not in URGENT:
             # After a stop by an evaluation the newest step depends on the speed of the evaluator: it is not evaluated.
             if self.progress.last_eval < self.progress.env_steps and reason in ("max_steps", "max_seconds", "callback"):
                 yield from self.evaluate_newest()
@@ -277,7 +286,7 @@ class TrainingLoop:
         if is_best:
             self.best = Best(evaluation.weights.flat, evaluation.env_steps, score.mean)
         self.progress.final_mean = score.mean
-        self.reporter.evaluation(evaluation, is_best, self.progress, host_floats(self.metrics))
+        self.report(evaluation, is_best)
 
     def score_best(self) -> Steps[None]:
         """Score the policy to return on seeds that were not used for its selection: the maximum of many scores is
@@ -302,7 +311,9 @@ class TrainingLoop:
         memory = {"workers": self.pool.memory_bytes(), "evaluator": self.evaluator.handle.memory_bytes()}
         memory["learner"] = self.learners.memory_bytes()
         row |= {f"memory_mb/{role}": held / 1e6 for role, held in memory.items() if held}
-        self.reporter.training(progress, self._speed.restart(progress.env_steps), {**row, **values})
+        speed = self._speed.restart(progress.env_steps)
+        self.reporter.training(progress, speed, {**row, **values})
+        self.hooks.log(speed)
 
     def busy_seconds(self) -> dict[str, float]:
         """How long each role has worked since it was spawned, workers on average."""

@@ -132,6 +132,10 @@ class Store:
             return []
         return sorted(name for name in os.listdir(self._folder) if re.fullmatch("c-[0-9]{12}", name))
 
+    def commit_folder(self, commit_id: str) -> Path:
+        """The folder of a commit."""
+        return self._folder / commit_id
+
     def open(self, commit_id: str) -> Commit:
         """The commit of this name, with every size and hash verified."""
         if commit_id not in self.ids():

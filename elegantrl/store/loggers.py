@@ -1,4 +1,4 @@
-"""Loggers for the metrics of a run besides its own files: TensorBoard, Weights & Biases, or a user's logger.
+"""Loggers for the metrics of a run besides its own files: TensorBoard, Weights & Biases, MLflow, or a user's logger.
 
 A logger is an object with the methods of ``MetricLogger``. ``find_logger`` finds it by its name here, or by the import
 path ``module:attribute`` of a function of a ``LoggedRun``.
@@ -104,18 +104,12 @@ class WandbLogger:
         self._run = wandb.init(
             project="elegantrl",
             name=run.run_dir.resolve().name,
-            id=self._stored_id(run.run_dir / "wandb_id.txt"),
+            id=stored_id(run.run_dir / "wandb_id.txt", lambda: uuid.uuid4().hex[:12]),
             resume="allow",
             dir=str(run.run_dir),
             config=dict(run.config),
         )
         self._run.define_metric("*", step_metric="env_steps")
-
-    @staticmethod
-    def _stored_id(path: Path) -> str:
-        if not path.exists():
-            write_atomic(path, uuid.uuid4().hex[:12].encode("ascii"))
-        return read_regular(path, 64).decode("ascii")
 
     def log(self, row: Mapping[str, float | int | str | None], step: int) -> None:
         numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}
@@ -128,13 +122,71 @@ class WandbLogger:
         self._run.finish(quiet=True)
 
 
-LOGGERS: dict[str, Callable[[LoggedRun], MetricLogger]] = {"tensorboard": TensorBoardLogger, "wandb": WandbLogger}
+class MlflowLogger:
+    """A run of MLflow; a resumed run folder continues it. Variables such as MLFLOW_TRACKING_URI and
+    MLFLOW_EXPERIMENT_NAME apply; without the first, runs are where MLflow keeps them, in ``mlflow.db`` of this folder.
+    """
+
+    BATCH = 500
+    """Metrics of one request; a server accepts a thousand."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        from mlflow import MlflowClient  # type: ignore[import-not-found, unused-ignore]
+        from mlflow.entities import Metric
+
+        folder = run.run_dir.resolve()
+        self._client, self._metric = MlflowClient(), Metric
+        self._id = stored_id(run.run_dir / "mlflow_id.txt", lambda: self._create(folder.name, run.config))
+        self._client.update_run(self._id, status="RUNNING")
+        self._rows: list[Any] = []
+
+    def _create(self, name: str, config: Mapping[str, Any]) -> str:
+        """The id of a new run with these settings."""
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "elegantrl")
+        found = self._client.get_experiment_by_name(experiment)
+        number = self._client.create_experiment(experiment) if found is None else found.experiment_id
+        made: str = self._client.create_run(number, run_name=name).info.run_id
+        for section, values in config.items():
+            for setting, value in values.items():
+                self._client.log_param(made, f"{section}.{setting}", str(value)[:500])
+        return made
+
+    def log(self, row: Mapping[str, float | int | str | None], step: int) -> None:
+        now = time.time_ns() // 10**6
+        self._rows += [self._metric(k, float(v), now, step) for k, v in row.items() if isinstance(v, int | float)]
+        if len(self._rows) >= self.BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        while self._rows:
+            batch, self._rows = self._rows[: self.BATCH], self._rows[self.BATCH :]
+            self._client.log_batch(self._id, metrics=batch)
+
+    def close(self) -> None:
+        self.flush()
+        self._client.set_terminated(self._id)
+
+
+def stored_id(path: Path, make: Callable[[], str]) -> str:
+    """The id in a file of the run folder, which is made at first: a resumed run continues what has this id."""
+    if not path.exists():
+        write_atomic(path, make().encode("ascii"))
+    return read_regular(path, 64).decode("ascii")
+
+
+LOGGERS: dict[str, Callable[[LoggedRun], MetricLogger]] = {
+    "tensorboard": TensorBoardLogger,
+    "wandb": WandbLogger,
+    "mlflow": MlflowLogger,
+}
+EXTRAS = ("wandb", "mlflow")
+"""Loggers whose package is an extra of the same name."""
 
 
 def find_logger(name: str) -> Callable[[LoggedRun], MetricLogger]:
     """The function that makes the logger ``name``, a name or an import path; an error if it cannot work."""
-    if name == "wandb" and importlib.util.find_spec("wandb") is None:
-        raise ConfigError("the logger 'wandb' needs wandb: pip install 'elegantrl[wandb]'")
+    if name in EXTRAS and importlib.util.find_spec(name) is None:
+        raise ConfigError(f"the logger {name!r} needs {name}: pip install 'elegantrl[{name}]'")
     if name in LOGGERS:
         return LOGGERS[name]
     module, _, attribute = name.rpartition(":")

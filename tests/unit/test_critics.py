@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from elegantrl.agents.td3 import AgentTD3, TD3Config
 from elegantrl.nets.critics import EnsembleCritic, ScaledValueNet
 from elegantrl.nets.layers import EnsembleLayerNorm, EnsembleLinear, mlp
 from elegantrl.nets.networks import NetSpec
+from elegantrl.nets.policies import joined
+from elegantrl.registry import find_agent
+from elegantrl.roles.learner import Learner
 from elegantrl.types import EnvSpec, Leaf
 
 CPU = torch.device("cpu")
@@ -131,3 +135,46 @@ def test_orthogonal_start_reaches_the_critics(make_spec: MakeSpec) -> None:
     assert isinstance(agent.critic, EnsembleCritic)
     weight = agent.critic.net[2].weight[1]
     torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(16), atol=1e-4, rtol=1e-4)
+
+
+def double(inputs: Leaf, num_outputs: int, net: NetSpec, head_gain: float, normed: bool) -> nn.Module:
+    """Somebody else's network."""
+    return nn.Sequential(nn.Linear(inputs.shape[0], 5), nn.GELU(), nn.Linear(5, num_outputs))
+
+
+def test_critics_have_the_network_that_is_named() -> None:
+    """Each is built by a call of its own, sees observation and action side by side, and a subset gives the same."""
+    critic = EnsembleCritic(Leaf((3,)), 2, NetSpec(network=f"{__name__}:double"), 4)
+    obs, action = torch.randn(6, 3), torch.randn(6, 2)
+    networks: Any = critic.net[0].networks  # type: ignore[union-attr]
+    q_EB = critic(obs, action)
+    for i, network in enumerate(networks):
+        assert torch.equal(q_EB[i], network(torch.cat([obs, action], 1)).squeeze(-1))
+    assert not torch.equal(q_EB[0], q_EB[1])
+    assert torch.equal(critic.subset(torch.tensor([2, 0]), obs, action), q_EB[[2, 0]])
+
+
+def test_critics_with_a_network_of_ones_own_see_features_of_pictures() -> None:
+    """An action cannot stand beside a picture: an encoder makes features of it."""
+    critic = EnsembleCritic(Leaf((1, 12, 12), "uint8"), 2, NetSpec(network=f"{__name__}:double"), 2)
+    assert critic.encoder is not None
+    assert critic(torch.zeros(3, 1, 12, 12, dtype=torch.uint8), torch.zeros(3, 2)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["td3", "redq", "discrete_sac", "d3qn"])
+def test_agents_learn_with_a_network_of_ones_own(
+    name: str, make_spec: MakeSpec, make_rollout: Callable[..., Any]
+) -> None:
+    kind = "continuous" if name in ("td3", "redq") else "discrete"
+    entry = find_agent(name)
+    settings = {"network": f"{__name__}:double", "learning_starts": 4, "batch_size": 4, "updates_per_step": 0.5}
+    config = replace(entry.config(**settings), **entry.preset)
+    learner = Learner(name, config, make_spec(kind, num_envs=2), CPU, seed=0)
+    before = joined(learner.policy_tensors).clone()
+    rollout = make_rollout(learner.agent, kind, 12, 2)
+    for _ in range(20):  # the actor of REDQ learns with every twentieth update
+        learner.memory.add(rollout, 24)
+        metrics = learner.agent.update(learner.memory.draw()).metrics
+    assert all(bool(value.isfinite().all()) for value in metrics.values())
+    assert not torch.equal(joined(learner.policy_tensors), before)
+    assert any(isinstance(module, nn.GELU) for module in learner.agent.modules())

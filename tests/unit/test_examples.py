@@ -12,6 +12,7 @@ import torch
 
 from elegantrl.envs import check_env, make_env
 from elegantrl.runtime.run import RunResult
+from elegantrl.store.commits import Store
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHORT: dict[str, Any] = {"hidden": [8], "horizon": 8, "max_steps": 64, "num_envs": 2, "eval": {"episodes": 2}}
@@ -38,6 +39,25 @@ def test_an_environment_of_an_example(
     check_env(make_env(env, 3, frame_stack=settings.get("frame_stack")), steps=60)
     result = run_quietly(agent, env, run_dir=tmp_path / "run", executor="inline", **SHORT, **settings)
     assert result.summary["updates"] > 0
+
+
+@pytest.mark.parametrize("agent", ["ppo", "sac"])
+def test_a_network_of_an_example(
+    run_quietly: Callable[..., RunResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str
+) -> None:
+    """A class that is given in Python is the network of the policy and of all critics, also of a policy that is loaded."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    own = importlib.import_module("own_network")
+    settings: dict[str, Any] = {} if agent == "ppo" else {"learning_starts": 8, "batch_size": 4}
+    settings |= {"hidden": [8, 8], "horizon": 8, "max_steps": 32, "eval": {"episodes": 1}, "executor": "inline"}
+    result = run_quietly(agent, "TensorPendulum", run_dir=tmp_path / "run", network=own.Residual, **settings)
+    policy = result.load_policy().policy
+    assert result.summary["updates"] > 0 and any(isinstance(module, own.Residual) for module in policy.modules())
+    commit = Store(tmp_path / "run").latest_valid()
+    assert commit is not None
+    names = {name.rpartition(".head.weight")[0] for name in commit.load("learner")["agent"]["modules"]}
+    critics = {"value.net"} if agent == "ppo" else {f"critic.net.0.networks.{i}" for i in range(2)}
+    assert critics <= names
 
 
 def test_desks_share_one_reward_and_gain_with_their_signals() -> None:

@@ -15,27 +15,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+import elegantrl
 from elegantrl.errors import CheckpointError, ConfigError
 from elegantrl.population.config import PopulationConfig
 from elegantrl.population.events import Committed, Evaluated, Exploited, Promoted, Spawned
 from elegantrl.population.fold import PopulationState
 from elegantrl.population.page import population_page
+from elegantrl.population.report import read_page
+from elegantrl.report.compare_page import compare_page
+from elegantrl.report.draw import COLOURS
 from elegantrl.report.lineage import plot_lineage
 from elegantrl.report.live import PageServer
 from elegantrl.report.page import MAX_POINTS, Chart, Copy, Line, Page, Table, render, thinned, to_json
 from elegantrl.report.run_page import run_page
 
 CHROMIUM = shutil.which("chromium")
+BROWSER = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    " --disable-component-update --disable-sync"
+)
 
 
-def write_run(folder: Path, steps: int) -> None:
+def write_run(folder: Path, steps: int, scale: float = 1.0, **config: Any) -> None:
+    """A run whose evaluations are ``scale`` times a fifth of the step; ``config`` has the agent's settings and the seed."""
     folder.mkdir(exist_ok=True)
+    if config:
+        seed = config.pop("seed")
+        about = {"agent": {"name": "ppo", **config}, "env": {"id": "CartPole-v1"}, "train": {"seed": seed}}
+        (folder / "config.yaml").write_text(json.dumps(about))
     rows: list[dict[str, Any]] = []
     for step in range(100, steps + 1, 100):
         rows.append({"kind": "train", "env_steps": step, "train/return": step / 10, "time/steps_per_second": 50.0})
         rows[-1] |= {"loss/policy": -0.5, "memory_mb/learner": 80.0, "wall_seconds": step / 50}
-        rows.append({"kind": "eval", "env_steps": step, "eval/mean": step / 5, "eval/ci95": 1.0})
+        rows.append({"kind": "eval", "env_steps": step, "eval/mean": scale * step / 5, "eval/ci95": 1.0})
+        rows[-1]["wall_seconds"] = step / 50
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -74,6 +89,87 @@ def test_the_page_of_a_run(run: Path) -> None:
     (run / "summary.json").write_text(json.dumps({"stop_reason": "max_steps", "env_steps": 320, "best_return": 61.0}))
     page = run_page(run)
     assert page.status.endswith("ended: max_steps") and page.facts["best return"] == "61.0"
+
+
+# ---- several runs
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """Three seeds of one setting, and one run with another learning rate."""
+    for seed, scale in enumerate((1.0, 2.0, 3.0)):
+        write_run(tmp_path / f"a{seed}", 300, scale, lr=0.001, seed=seed)
+    write_run(tmp_path / "b", 200, 0.5, lr=0.002, seed=0)
+    return [tmp_path / name for name in ("a0", "b", "a1", "a2")]
+
+
+def test_several_runs_are_compared_by_groups_of_seeds(runs: list[Path]) -> None:
+    page = compare_page(runs)
+    assert page.title == "CartPole-v1" and page.status.startswith("4 runs with 2 different settings")
+    results, differing = page.tables
+    assert results.colours == [COLOURS[0], COLOURS[1]]
+    assert list(results.rows[0]) == [
+        *("PPO, lr=0.001", "0, 1, 2", "120.0", "60.0 .. 180.0", "120.0"),  # of the final 60, 120 and 180
+        *("300", "6 s", "50"),
+    ]
+    assert results.rows[1][:4] == ["PPO, lr=0.002", "0", "20.0", "19.0 .. 21.0"]
+    assert differing.marked and differing.rows == [["agent.lr", "0.001", "0.002"]]
+    assert page.settings["agent.name"] == "ppo" and "agent.lr" not in page.settings
+    charts = {chart.title: chart for chart in page.charts}
+    assert [*charts] == ["Return", "Return over time", "Speed", "Loss: policy"]
+    lines = charts["Return"].lines
+    assert [(line.name, line.thin) for line in lines] == [
+        *[("PPO, lr=0.001 (3 seeds)", True)] * 3,
+        *[("PPO, lr=0.001 (3 seeds)", False), ("PPO, lr=0.002 (1 seed)", False)],
+    ]
+    assert (list(lines[3].x), list(lines[3].y)) == ([100, 200, 300], [40, 80, 120])
+    assert list(lines[3].low) == [20, 40, 60] and list(lines[3].high) == [60, 120, 180]
+    assert (list(lines[4].y), list(lines[4].low)) == ([10, 20], [9, 19])
+    assert list(charts["Return over time"].lines[3].x) == [2, 4, 6]
+    speed = charts["Speed"].lines
+    assert [(line.colour, line.thin, line.low) for line in speed[3:]] == [
+        (COLOURS[0], False, ()),
+        (COLOURS[1], False, ()),
+    ]
+    assert all(line.thin for line in speed[:3]) and list(speed[3].y) == [50.0] * 3
+
+
+def test_a_page_holds_the_video_of_a_run_and_updates_do_not(runs: list[Path]) -> None:
+    (runs[0] / "demo.gif").write_bytes(b"GIF89a of a run")
+    page = compare_page(runs)
+    assert [(film.title, film.uri[:25]) for film in page.films] == [("PPO, lr=0.001", "data:image/gif;base64,R0l")]
+    assert "data:image/gif;base64," in render(page) and json.loads(to_json(page))["films"] is None
+    (runs[0] / "demo.mp4").write_bytes(b"a film")
+    assert run_page(runs[0]).films[0].uri == "data:video/mp4;base64,YSBmaWxt"
+
+
+def test_report_and_watch_take_several_runs(runs: list[Path], cli: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "cmp.html"
+    assert cli("report", *runs, "--out", out).code == 0 and "PPO, lr=0.001 (3 seeds)" in out.read_text()
+    assert cli("report", runs[0], tmp_path / "no", "--out", out).code == 4
+    assert "FOLDER is missing" in cli("report", "--out", out).sentence
+    assert elegantrl.write_report(runs[0], out) == out and "PPO on CartPole-v1" in out.read_text()
+    with served(lambda: read_page([str(run) for run in runs])) as server:
+        assert json.loads(ask(server, "/data.json")[1])["title"] == "CartPole-v1"
+
+
+def test_a_population_has_a_page_of_its_own(runs: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("elegantrl.population.report.has_population", lambda storage: True)
+    monkeypatch.setattr("elegantrl.population.report.read_population", lambda storage: made_population())
+    assert read_page([str(runs[0])]).title == "Generational population on CartPole-v1"
+    with pytest.raises(ConfigError, match="a population has a page of its own"):
+        read_page([str(run) for run in runs])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_draws_a_comparison(runs: list[Path], tmp_path: Path) -> None:
+    with Image.new("RGB", (40, 30), "red") as picture:
+        picture.save(runs[0] / "demo.gif")
+    out = elegantrl.write_report(runs, tmp_path / "cmp.html")
+    command = [str(CHROMIUM), *BROWSER.split(), f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", out.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    assert shown.count("<svg") == 4 and shown.count("<polygon") == 4  # bands of two groups in two charts
+    assert shown.count('<tr class="marked">') == 1 and '<img alt="PPO, lr=0.001"' in shown
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -146,10 +242,9 @@ def test_a_browser_draws_the_page_and_updates_it(run: Path, tmp_path: Path) -> N
             write_run(run, 700)
         return run_page(run)
 
-    options = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    more = f"--disable-component-update --disable-sync --user-data-dir={tmp_path / 'browser'}"
+    profile = f"--user-data-dir={tmp_path / 'browser'}"
     with served(read) as server:
-        command = [str(CHROMIUM), *options.split(), *more.split(), "--virtual-time-budget=10000", "--dump-dom"]
+        command = [str(CHROMIUM), *BROWSER.split(), profile, "--virtual-time-budget=10000", "--dump-dom"]
         done = subprocess.run([*command, server.url], capture_output=True, text=True, timeout=120)
     assert "<b>700</b>" in done.stdout and 'data-updates="' in done.stdout, done.stdout[-2000:]
     assert done.stdout.count("<svg") == 4  # return, speed, losses, memory

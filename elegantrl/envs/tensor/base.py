@@ -38,6 +38,8 @@ class TensorEnv(VecEnv):
     """The names of a team's agents, unless they are ``agent_0``, ``agent_1``, ..."""
     max_episode_steps: int | None = None
     target_return: float | None = None
+    frames_per_second: float = 10.0
+    """The speed of videos of a subclass with a method ``draw(lane) -> picture [H, W, 3]``."""
 
     def __init__(
         self, num_envs: int = 1, device: torch.device | str = "cpu", max_episode_steps: int | None = None
@@ -128,6 +130,11 @@ class TensorEnv(VecEnv):
     def reset_lanes(self, lanes: Tensor) -> Tree:
         assert self._state is not None, "reset comes before reset_lanes"
         return self._restart(self._state, self._elapsed, lanes, self.observe(self._state))
+
+    def lane_state(self, lane: int) -> list[float]:
+        """The state of one lane, for ``draw``."""
+        assert self._state is not None, "reset comes before draw"
+        return self._state[lane].tolist()  # type: ignore[no-any-return]
 
     def state_dict(self) -> State:
         if self._state is None:

@@ -6,11 +6,14 @@ then of its target, [N, 4 D].
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...types import ActionSpec
 from .base import TensorEnv
+from .drawing import BLUE, LIGHT, ORANGE, Canvas
 
 START_DISTANCE = 8.0
 CATCH_DISTANCE = 1.0
@@ -18,6 +21,8 @@ INERTIA = 0.8
 TOP_SPEED = 0.4
 TARGET_SPEED = 0.1
 ACTION_COST = 0.01
+VIEW = 12.0
+"""Half the width of the square that ``draw`` shows."""
 
 
 class ChasingVecEnv(TensorEnv):
@@ -59,3 +64,19 @@ class ChasingVecEnv(TensorEnv):
         after = torch.linalg.vector_norm(target - chaser, dim=1)
         reward = before - after - ACTION_COST * action.square().sum(1)
         return torch.cat([chaser, velocity, target, drift], dim=1), reward, after < CATCH_DISTANCE
+
+    def draw(self, lane: int = 0) -> NDArray[np.uint8]:
+        """The first two dimensions of one lane as a picture [H, W, 3]: the chaser blue, its target orange, with lines
+        that show where they will be ten steps later, and the ring at whose edge the target is caught."""
+        state = torch.tensor(self.lane_state(lane)).view(4, self.dim)[:, :2]
+        state = torch.nn.functional.pad(state, (0, 2 - state.shape[1]))  # a world of one dimension lies in the middle
+        chaser, velocity, target, drift = (tuple(row) for row in state.tolist())
+        canvas = Canvas(VIEW)
+        for mark in range(-10, 11, 5):
+            canvas.bar(-VIEW, mark, 2 * VIEW, 0.04, LIGHT)
+            canvas.bar(mark - 0.02, 0.0, 0.04, 2 * VIEW, LIGHT)
+        canvas.ring(*target, CATCH_DISTANCE, ORANGE)
+        for (x, y), (dx, dy), color in ((target, drift, ORANGE), (chaser, velocity, BLUE)):
+            canvas.rod((x, y), (x + 10 * dx, y + 10 * dy), 0.18, color)
+            canvas.disc(x, y, 0.4, color)
+        return canvas.pixels()

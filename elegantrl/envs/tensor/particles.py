@@ -22,7 +22,7 @@ from ...errors import ConfigError
 from ...tree import Tree
 from ...types import ActionSpec
 from .base import TensorEnv
-from .drawing import BLUE, Canvas, Color
+from .drawing import BLUE, WHITE, Canvas, Color
 
 SECONDS = 0.1
 DAMPING = 0.25
@@ -170,13 +170,14 @@ class ParticleVecEnv(TensorEnv):
     # ---- pictures
 
     def draw(self, lane: int = 0) -> NDArray[np.uint8]:
-        """The world of one lane as a picture [H, W, 3]."""
+        """The world of one lane as a picture [H, W, 3]; places are drawn from the white square at first."""
         assert self._state is not None, "reset comes before draw"
-        canvas = Canvas(VIEW)
+        canvas = Canvas(VIEW, width=400)
+        canvas.bar(-1.0, 0.0, 2.0, 2.0, WHITE)
         columns = self._state[lane : lane + 1].t()
         position = self.positions(columns)[..., 0].t().tolist()
         for entity, (x, y) in reversed(list(zip([*self.bodies, *self.landmarks], position, strict=True))):
-            canvas.disc(x, y, entity.size, entity.color, opacity=0.8)
+            canvas.disc(x, y, entity.size, entity.color, opacity=0.85)
         self._draw_more(canvas, columns)
         return canvas.pixels()
 

@@ -19,7 +19,7 @@ from ...errors import ConfigError
 from ...tree import Tree
 from ...types import ActionSpec, Leaf, Obs
 from .base import TensorEnv
-from .drawing import BLUE, GREEN, GREY, RED, Canvas
+from .drawing import BLUE, GREEN, GREY, LIGHT, RED, WHITE, Canvas
 from .particles import distances, length, require_count, rows
 
 HALF_WIDTH = 8.0
@@ -197,14 +197,19 @@ class SkirmishVecEnv(TensorEnv):
     def draw(self, lane: int = 0) -> NDArray[np.uint8]:
         """The battle of one lane as a picture [H, W, 3]: allies blue, enemies red, a bar for health above each.
 
-        Units that are dead are grey.
+        Units that are dead are grey; a ring marks a weapon that is ready.
         """
-        assert self._state is not None, "reset comes before draw"
-        canvas = Canvas(HALF_WIDTH + 0.5)
-        for unit, (x, y, health, _) in enumerate(self._state[lane].view(4, -1).t().tolist()):
-            color = BLUE if unit < self._team else RED
-            canvas.disc(x, y, 0.35, color if health else GREY, opacity=0.8 if health else 0.3)
-            if health:
-                canvas.bar(x - 0.5, y + 0.6, 1.0, 0.2, GREY)
-                canvas.bar(x - 0.5, y + 0.6, health / HEALTH, 0.2, GREEN)
+        canvas = Canvas(HALF_WIDTH + 0.7, width=400)
+        canvas.bar(-HALF_WIDTH - 0.4, 0.0, 2 * HALF_WIDTH + 0.8, 2 * HALF_WIDTH + 0.8, WHITE)
+        units = torch.tensor(self.lane_state(lane)).view(4, -1).t().tolist()
+        for unit, (x, y, health, wait) in enumerate(units):
+            color, full = (BLUE, HEALTH) if unit < self._team else (RED, ENEMY_HEALTH)
+            if not health:
+                canvas.disc(x, y, 0.35, GREY, opacity=0.25)
+                continue
+            canvas.disc(x, y, 0.4, color)
+            if wait == 0:
+                canvas.ring(x, y, 0.55, color)
+            canvas.bar(x - 0.6, y + 0.85, 1.2, 0.24, LIGHT)
+            canvas.bar(x - 0.6, y + 0.85, 1.2 * health / full, 0.24, GREEN)
         return canvas.pixels()
