@@ -4,10 +4,10 @@ A page is Markdown. What runs, in order, in one folder and one namespace of the 
 
 - blocks marked ``python``;
 - commands ``elegantrl ...`` in blocks marked ``console`` (after a ``$``) or ``bash``, and in indented blocks;
-- Python in a comment ``<!-- test: run`` ... ``-->``, which no reader sees: what a block needs and the page does not show.
+- Python in a comment ``<!-- test: run`` ... ``-->``: what a block needs and the page does not show.
 
-``<!-- test: skip, REASON -->`` before a block leaves it out, ``<!-- test: slow -->`` on a line of its own makes the whole page a slow
-test. Commands of other programs do not run; ``NOT_RUN`` says why.
+``<!-- test: skip, REASON -->`` before a block leaves it out; ``<!-- test: slow -->`` on a line of its own makes the
+whole page a slow test. Commands of other programs do not run; ``NOT_RUN`` says why.
 
 ``shrink`` makes every run small: few steps, one epoch, short evaluations, no processes. A page may so say
 ``max_steps=1_000_000`` and still be tested; what large budgets and processes do is the subject of other tests.
@@ -128,6 +128,8 @@ def commands_of(block: Block) -> list[list[str]]:
 
 def not_run(words: list[str]) -> str:
     """Why a command does not run; empty if it does."""
+    if "--video" in words:
+        return "needs an extra; tests/unit/test_video.py"
     return NOT_RUN.get(" ".join(words[:2])) or NOT_RUN.get(words[0]) or ""
 
 
@@ -190,7 +192,15 @@ def placeholders() -> dict[str, types.ModuleType]:
 
 # ---- small budgets
 
-STEPS, AGENT_LIMITS = 64, {"horizon": 8, "num_epochs": 1, "learning_starts": 16, "buffer_size": 4096, "batch_size": 64}
+STEPS = 48
+AGENT_LIMITS = {
+    "horizon": 4,
+    "num_epochs": 1,
+    "learning_starts": 16,
+    "buffer_size": 4096,
+    "batch_size": 32,
+    "updates_per_step": 1.0,
+}
 
 
 def small(config: RunConfig) -> RunConfig:
@@ -200,7 +210,7 @@ def small(config: RunConfig) -> RunConfig:
     if "num_epochs" in names:  # minibatches of a rollout may be large, and cost more if they are many
         limits.pop("batch_size")
     # A larger budget stays larger, so that a page can continue a run.
-    max_steps = min(config.train.max_steps, STEPS + min(config.train.max_steps // 1000, 10 * STEPS))
+    max_steps = min(config.train.max_steps, STEPS + min(config.train.max_steps // 1000, STEPS))
     return replace(
         config,
         agent=replace(config.agent, **limits),
@@ -213,7 +223,7 @@ def small(config: RunConfig) -> RunConfig:
 
 
 def small_population(config: PopulationConfig) -> PopulationConfig:
-    limits = {"members": 3, "periods": 2, "episodes": 2, "pods": 2}
+    limits = {"members": 2, "periods": 2, "episodes": 2, "pods": 2}
     few = {name: min(limit, getattr(config, name)) for name, limit in limits.items()}
     return replace(config, **few, period_steps=STEPS, period_seconds=None, executor="inline", address=None)
 

@@ -72,7 +72,9 @@ def described(name: str) -> tuple[type[Any], Any, str]:
     if name in SECTIONS:
         return SECTIONS[name], None, "Flags of `elegantrl train` and keywords of `elegantrl.train`."
     entry = find_agent(name)
-    form = "On the command line `--agent.lr 1e-3`, in Python `lr=1e-3`; tuned settings for known tasks replace defaults."
+    form = (
+        "On the command line `--agent.lr 1e-3`, in Python `lr=1e-3`; tuned settings for known tasks replace defaults."
+    )
     return entry.config, entry.default_config(), form
 
 
@@ -106,7 +108,11 @@ def row_of(f: Field[Any], owner: type[Any], values: Any) -> list[Cell]:
     default = getattr(values, f.name) if values is not None else f.default
     if default is MISSING:
         default = "" if f.default_factory is MISSING else f.default_factory()
-    return [[nodes.literal("", f.name)], [nodes.literal("", shown_value(default))] if default != "" else "", doc_of(owner, f.name)]
+    return [
+        [nodes.literal("", f.name)],
+        [nodes.literal("", shown_value(default))] if default != "" else "",
+        doc_of(owner, f.name),
+    ]
 
 
 def shown_value(value: Any) -> str:
@@ -147,7 +153,9 @@ def paragraph(value: Cell) -> nodes.paragraph:
     if not isinstance(value, str):
         return nodes.paragraph("", "", *value)
     parts = re.split(r"`([^`]+)`", value)
-    return nodes.paragraph("", "", *[nodes.literal("", part) if i % 2 else nodes.Text(part) for i, part in enumerate(parts)])
+    return nodes.paragraph(
+        "", "", *[nodes.literal("", part) if i % 2 else nodes.Text(part) for i, part in enumerate(parts)]
+    )
 
 
 def setup(app: Any) -> dict[str, bool]:

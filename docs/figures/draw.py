@@ -43,14 +43,21 @@ class Figure:
         self.text(x + w / 2, y + 17.5, text, size=12)
 
     def text(
-        self, x: float, y: float, words: str, size: int = 14, bold: bool = False, color: str = INK, anchor: str = "middle"
+        self,
+        x: float,
+        y: float,
+        words: str,
+        size: int = 14,
+        bold: bool = False,
+        color: str = INK,
+        anchor: str = "middle",
     ) -> None:
-        weight = ' font-weight="600"' if bold else ""
-        self.parts.append(
-            f'<text x="{x}" y="{y}" font-size="{size}" fill="{color}" text-anchor="{anchor}"{weight}>{escape(words)}</text>'
-        )
+        style = f'font-size="{size}" fill="{color}" text-anchor="{anchor}"' + (' font-weight="600"' if bold else "")
+        self.parts.append(f'<text x="{x}" y="{y}" {style}>{escape(words)}</text>')
 
-    def arrow(self, points: Sequence[tuple[float, float]], label: str = "", at: tuple[float, float] | None = None) -> None:
+    def arrow(
+        self, points: Sequence[tuple[float, float]], label: str = "", at: tuple[float, float] | None = None
+    ) -> None:
         path = " ".join(f"{x},{y}" for x, y in points)
         self.parts.append(
             f'<polyline points="{path}" fill="none" stroke="{INK}" stroke-width="1.5" marker-end="url(#head)"/>'
@@ -78,7 +85,9 @@ class Figure:
 
 
 def roles() -> Figure:
-    f = Figure(860, 330, "Workers act, learners learn, an evaluator scores policies, a supervisor decides, a store keeps")
+    f = Figure(
+        860, 330, "Workers act, learners learn, an evaluator scores policies, a supervisor decides, a store keeps"
+    )
     for i, y in enumerate((30, 118)):
         f.box(30, y, 190, 70, "worker", f"group {i}: 4 environments\nand a copy of the policy", BLUE)
     f.text(125, 216, "... more workers", size=12, color=SOFT)
@@ -112,13 +121,21 @@ def levels() -> Figure:
 
 def pipeline() -> Figure:
     f = Figure(860, 290, "With a lag of zero one side waits for the other; with a lag of one they overlap")
-    f.text(20, 28, "max_lag 0: every fragment is made with the newest weights; one side waits", anchor="start", bold=True)
+    f.text(
+        20, 28, "max_lag 0: every fragment is made with the newest weights; one side waits", anchor="start", bold=True
+    )
     f.text(20, 62, "workers", size=12, color=SOFT, anchor="start")
     f.text(20, 98, "learner", size=12, color=SOFT, anchor="start")
     for i in range(4):
         f.bar(90 + 180 * i, 44, 90, f"act {i + 1}", BLUE)
         f.bar(180 + 180 * i, 80, 90, f"update {i + 1}", GREEN)
-    f.text(20, 160, "max_lag 1: workers are one fragment ahead; the order is fixed, so a run still repeats", anchor="start", bold=True)
+    f.text(
+        20,
+        160,
+        "max_lag 1: workers are one fragment ahead; the order is fixed, so a run still repeats",
+        anchor="start",
+        bold=True,
+    )
     f.text(20, 194, "workers", size=12, color=SOFT, anchor="start")
     f.text(20, 230, "learner", size=12, color=SOFT, anchor="start")
     for i in range(8):
@@ -126,7 +143,14 @@ def pipeline() -> Figure:
             f.bar(90 + 90 * i, 176, 90, f"act {i + 1}", BLUE)
         if i > 0:
             f.bar(90 + 90 * i, 212, 90, f"update {i}", GREEN)
-    f.text(90, 262, "act 3 uses the weights after update 1, because update 2 has not ended", size=12, color=SOFT, anchor="start")
+    f.text(
+        90,
+        262,
+        "act 3 uses the weights after update 1, because update 2 has not ended",
+        size=12,
+        color=SOFT,
+        anchor="start",
+    )
     return f
 
 
@@ -149,7 +173,11 @@ def ensembles() -> Figure:
 
 
 def population() -> Figure:
-    f = Figure(860, 300, "A population: members train, the updater scores them, the leaderboard keeps the best, the generator copies")
+    f = Figure(
+        860,
+        300,
+        "A population: members train, the updater scores them, the leaderboard keeps the best, the generator copies",
+    )
     f.frame(20, 20, 330, 250, "training pool")
     for i, (agent, y) in enumerate((("ppo", 52), ("sac", 122), ("td3", 192))):
         f.box(44, y, 280, 58, f"member {i + 1}: {agent}", "one period of training", BLUE)
@@ -164,7 +192,11 @@ def population() -> Figure:
 
 
 def cloud() -> Figure:
-    f = Figure(860, 300, "Ray on several nodes: the head holds supervisor and learner, other nodes hold workers, a store outlives all")
+    f = Figure(
+        860,
+        300,
+        "Ray on several nodes: the head holds supervisor and learner, other nodes hold workers, a store outlives all",
+    )
     f.frame(20, 20, 640, 258, "Ray cluster, on Kubernetes by KubeRay")
     f.box(44, 60, 200, 86, "head node", "supervisor, learner,\nGCS of Ray", GREY)
     for i in range(2):
@@ -178,7 +210,11 @@ def cloud() -> Figure:
 
 
 def episode_end() -> Figure:
-    f = Figure(860, 230, "At the end of an episode Step.obs is the next episode's first observation, Step.next_obs the old one's last")
+    f = Figure(
+        860,
+        230,
+        "At the end of an episode Step.obs is the next episode's first observation, Step.next_obs the old one's last",
+    )
     for i, (name, fill) in enumerate((("s0", BLUE), ("s1", BLUE), ("s2", BLUE), ("s3", ORANGE))):
         f.box(40 + 130 * i, 50, 80, 46, name, "", fill)
         if i < 3:
@@ -191,7 +227,13 @@ def episode_end() -> Figure:
     f.text(160, 166, "the true successor, from which the agent learns", anchor="start", size=13)
     f.text(40, 188, "obs = t0", anchor="start", size=13)
     f.text(160, 188, "already reset: the policy acts on it in the next step", anchor="start", size=13)
-    f.text(40, 210, "terminated: s3 has no value.   truncated: cut by a time limit, s3 still has one.", anchor="start", size=13)
+    f.text(
+        40,
+        210,
+        "terminated: s3 has no value.   truncated: cut by a time limit, s3 still has one.",
+        anchor="start",
+        size=13,
+    )
     return f
 
 

@@ -54,7 +54,12 @@ def test_pages_are_found_and_parsed() -> None:
     page = "tutorials/parallel_training.md"
     commands = [words for block in pages.blocks_of(page) for words in pages.commands_of(block)]
     assert page in PAGES and ["elegantrl", "train"] in [words[:2] for words in commands]
-    block = pages.Block("p", 1, "console", "$ elegantrl train ppo A \\\n    --seed 1  # why\noutput\n$ elegantrl envs ; elegantrl agents\n")
+    block = pages.Block(
+        "p",
+        1,
+        "console",
+        "$ elegantrl train ppo A \\\n    --seed 1  # why\noutput\n$ elegantrl envs ; elegantrl agents\n",
+    )
     assert pages.commands_of(block) == [
         ["elegantrl", "train", "ppo", "A", "--seed", "1"],
         ["elegantrl", "envs"],
