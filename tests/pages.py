@@ -150,7 +150,8 @@ def run_page(page: str, module: types.ModuleType) -> None:
 def run_command(words: list[str], block: Block) -> None:
     assert words[0] == "elegantrl", f"{block.name}: {words[0]} is in no table of programs"
     try:
-        code: Any = main(words[1:])
+        # Folders such as /storage/run are made below the present one.
+        code: Any = main([word.removeprefix("/") for word in words[1:]])
     except SystemExit as stop:
         code = stop.code
     assert code in (0, None), f"{block.name}: {shlex.join(words)} ended with {code}"

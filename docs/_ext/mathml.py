@@ -8,12 +8,21 @@ from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.errors import ExtensionError
 
+THIN = '<mspace width="0.17em"/>'
+BETTER = {
+    "<mi>log</mi>": f"{THIN}<mi>log</mi>{THIN}",  # without a space of its own it reads like a product of letters
+    "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",  # "is drawn from" is a relation, not the character on the keyboard
+}
+"""What the converter writes, and what reads better."""
+
 
 def mathml(latex: str, display: str) -> str:
     """One ``<math>`` element; LaTeX that the converter does not know is an error."""
     text = convert(latex, display=display)
     if "<mi>\\" in text or "<mi>&</mi>" in text:
         raise ExtensionError(f"latex2mathml cannot convert {latex!r}; write it without the unknown command")
+    for theirs, ours in BETTER.items():
+        text = text.replace(theirs, ours)
     return text
 
 
