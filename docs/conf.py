@@ -15,7 +15,7 @@ import elegantrl  # noqa: E402  only after the path of this clone is known
 project = "elegantrl"
 author = "the elegantrl authors"
 version = release = elegantrl.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "settings_table"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "named_tuples", "tables"]
 exclude_patterns = ["_build", "_ext", "figures/*.py"]
 
 myst_enable_extensions = ["dollarmath"]

@@ -44,6 +44,8 @@ NOT_RUN = {
     "elegantrl serve": "serves until it is stopped",
     "elegantrl submit": "needs a cluster; tests/fault/test_submit.py",
     "elegantrl bench": "measures for a minute",
+    "elegantrl finance": "trains for minutes; tests/unit/test_finance_backtest.py",
+    "elegantrl backtest": "needs such a training",
     "docker": "needs a container engine",
     "export": "sets a variable of the shell",
     "kill": "needs a process",
@@ -58,6 +60,13 @@ NOT_RUN = {
     "tensorboard": "serves until it is stopped",
 }
 """Programs, and commands of ours, that the pages show and the tests do not run."""
+
+
+ELSEWHERE = {
+    "deploy.md": "tests/unit/test_deploy_page.py",
+    "helloworld.md": "tests/helloworld/test_helloworld_runs.py",
+}
+"""Pages whose code another test runs, because it needs more than this module has."""
 
 
 class Block(NamedTuple):

@@ -17,6 +17,8 @@ def is_slow(page: str) -> bool:
 
 
 def has_code(page: str) -> bool:
+    if page in pages.ELSEWHERE:
+        return False
     return any(block.language == "python" or pages.commands_of(block) for block in pages.blocks_of(page))
 
 
@@ -40,6 +42,11 @@ SKIPPED = [block for page in PAGES for block in pages.blocks_of(page) if block.s
 def test_block_does_not_run(block: pages.Block) -> None:
     """Lists the blocks that no test runs, each with its reason: ``pytest -rs tests/unit/test_docs.py``."""
     pytest.skip(block.skipped)
+
+
+@pytest.mark.parametrize("page", [page for page in pages.ELSEWHERE if page in PAGES])
+def test_page_that_another_test_runs(page: str) -> None:
+    assert (pages.ROOT / pages.ELSEWHERE[page]).is_file()
 
 
 def test_every_block_is_of_a_known_kind() -> None:

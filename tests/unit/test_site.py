@@ -103,7 +103,8 @@ def test_settings_tables_have_the_defaults_of_each_agent(site: Site) -> None:
     """The preset of a name counts: double_dqn has ``double`` on, dqn has it off."""
     for name, double in (("dqn", "False"), ("double_dqn", "True")):
         text = (site.folder / "algorithms" / f"{name}.html").read_text(encoding="utf-8")
-        row = text.partition('<span class="pre">double</span>')[2].partition("</tr>")[0]
+        tables = text.partition('class="settings')[2]
+        row = tables.partition('<span class="pre">double</span>')[2].partition("</tr>")[0]
         assert f'<span class="pre">{double}</span>' in row
         assert "The online network selects the next action" in row
 

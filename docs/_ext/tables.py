@@ -1,7 +1,8 @@
 """Directives that fill in tables when the site is built, so that no figure and no default is copied by hand.
 
 ``settings NAME``: the settings of an agent, or of a section of a run's config, from the dataclass and its docstrings.
-``scores AGENT``: the rows of an agent in ``results.md``, which ``benchmarks/learning.py`` writes.
+``scores AGENT``: the rows of an agent in ``results.md``, which ``benchmarks/learning.py`` writes; with ``:draw:`` the
+curve of the first of them too.
 
 The body of a directive is what a reader of the plain file sees instead of the table.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.errors import ExtensionError
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
@@ -45,17 +47,25 @@ class SettingsDirective(FilledIn):
 
 
 class ScoresDirective(FilledIn):
+    option_spec = {"draw": directives.flag}  # noqa: RUF012  as docutils declares it
+
     def run(self) -> list[nodes.Node]:
-        agents = self.arguments[0].split(",")
         page = Path(self.env.srcdir) / "results.md"
         self.env.note_dependency(str(page))
         head, rows = learning_rows(page.read_text(encoding="utf-8"))
         wanted = ("agent", "task", "seeds", "steps", "fresh (worst)", "bar", "reached")
         columns = [head.index(name) for name in wanted]
-        found = [[row[i].replace("**", "") for i in columns] for row in rows if row[0].split()[0] in agents]
+        found = [[row[i].replace("**", "") for i in columns] for row in rows if row[0].split()[0] == self.arguments[0]]
         if not found:
-            raise ExtensionError(f"results.md has no row of {self.arguments[0]}")
-        return [table(wanted, found, (14, 24, 7, 18, 22, 20, 9), "scores")]
+            return [paragraph(f"{self.arguments[0]} is not measured yet on the reference tasks.")]
+        shown = table(wanted, found, (14, 24, 7, 18, 22, 20, 9), "scores")
+        return [*(self.curve(*row[:2]) for row in found[:1] if "draw" in self.options), shown]
+
+    def curve(self, agent: str, task: str) -> nodes.Node:
+        """The measured curve of an agent on a task."""
+        name = f"{agent}_{task}".replace("/", "_")
+        path = f"../../benchmarks/results/learning/{name}.png"
+        return nodes.image("", uri=path, alt=f"{agent} on {task}")
 
 
 def described(name: str) -> tuple[type[Any], Any, str]:
