@@ -28,7 +28,7 @@ ppo = elegantrl.train("ppo", TASK, seed=0, max_steps=600_000)
 # %% [markdown]
 # ## SAC and ModSAC
 #
-# Replay: fewer steps, each of them dearer. ModSAC moves its actor less often while its critics are inaccurate.
+# Replay: fewer steps, each of them more expensive. ModSAC moves its actor less often while its critics are inaccurate.
 
 # %%
 sac = elegantrl.train("sac", TASK, seed=0, max_steps=150_000)
