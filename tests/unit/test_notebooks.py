@@ -37,6 +37,7 @@ def test_begins_with_a_title_and_an_install_cell(source: Path) -> None:
     assert rest and all(cell.cell_type in ("markdown", "code") for cell in rest)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "source",
     [pytest.param(s, id=s.stem, marks=[] if s.stem in QUICK else [pytest.mark.slow]) for s in SOURCES],
@@ -48,7 +49,11 @@ def test_runs(source: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of Jupyter
         client = nbclient.NotebookClient(
-            notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+            notebook,
+            timeout=600,
+            startup_timeout=300,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(tmp_path)}},
         )
         client.execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]

@@ -66,25 +66,29 @@ class Site:
         return ""
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+@pytest.mark.timeout(900)
+def test_the_site_builds_and_everything_on_it_is_there(tmp_path: Path) -> None:
+    """One test, because the site takes ten seconds to build."""
     build = pytest.importorskip("sphinx.cmd.build", reason="needs the extra docs")
-    folder = tmp_path_factory.mktemp("site")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of Sphinx itself; warnings about pages end the build
         code = build.build_main(
-            ["-q", "-W", "-b", "html", "-d", str(folder / "trees"), str(DOCS), str(folder / "html")]
+            ["-q", "-W", "-b", "html", "-d", str(tmp_path / "trees"), str(DOCS), str(tmp_path / "html")]
         )
     assert code == 0
-    return Site(folder / "html")
+    site = Site(tmp_path / "html")
+    check_pages(site)
+    check_links(site)
+    check_settings(site)
 
 
-def test_every_page_is_built(site: Site) -> None:
+def check_pages(site: Site) -> None:
     pages = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md") if "_build" not in path.parts}
     assert pages <= {path.relative_to(site.folder.resolve()) for path in site.pages}
 
 
-def test_every_link_leads_somewhere(site: Site) -> None:
+def check_links(site: Site) -> None:
+    """Every link leads somewhere, and nothing is loaded from the network."""
     wrong = [
         f"{page.relative_to(site.folder)}: {link}: {problem}"
         for page, found in site.pages.items()
@@ -92,14 +96,10 @@ def test_every_link_leads_somewhere(site: Site) -> None:
         if (problem := site.missing(page, link))
     ]
     assert not wrong
+    assert not {link for found in site.pages.values() for link in found.loaded if urlsplit(link).netloc}
 
 
-def test_nothing_is_loaded_from_the_network(site: Site) -> None:
-    elsewhere = {link for found in site.pages.values() for link in found.loaded if urlsplit(link).netloc}
-    assert not elsewhere
-
-
-def test_settings_tables_have_the_defaults_of_each_agent(site: Site) -> None:
+def check_settings(site: Site) -> None:
     """The preset of a name counts: double_dqn has ``double`` on, dqn has it off."""
     for name, double in (("dqn", "False"), ("double_dqn", "True")):
         text = (site.folder / "algorithms" / f"{name}.html").read_text(encoding="utf-8")
@@ -109,7 +109,7 @@ def test_settings_tables_have_the_defaults_of_each_agent(site: Site) -> None:
         assert "The online network selects the next action" in row
 
 
-def test_every_agent_has_a_page_with_its_settings_and_scores() -> None:
+def test_every_agent_has_a_page_with_its_settings() -> None:
     shown: dict[str, set[str]] = defaultdict(set)
     for path in sorted((DOCS / "algorithms").glob("*.md")):
         for block in blocks_of(f"algorithms/{path.name}"):
