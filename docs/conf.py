@@ -38,6 +38,7 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
+highlight_language = "text"  # of blocks that name none
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
