@@ -6,7 +6,7 @@ RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 # Two processes with two threads each on two cores can be 50 times slower than one thread each.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test slow golden lint types check bench clean
+.PHONY: demo test slow golden lint types check bench docs notebooks clean
 
 demo: $(VENV)/.core  ## train PPO on CartPole-v1 to a return of 475 and show the result
 	@$(BIN)/elegantrl train ppo CartPole-v1 --run-dir $(RUN)
@@ -42,6 +42,14 @@ bench: $(VENV)/.dev  ## speed against Stable-Baselines3 and raw limits, then lea
 	$(BIN)/python benchmarks/chaos.py
 	$(BIN)/python benchmarks/learning.py
 
+docs: $(VENV)/.docs  ## the documentation site, as HTML files that need no network
+	@$(BIN)/python -m sphinx -q -W -b html docs docs/_build/html
+	@echo "the site is in docs/_build/html: open docs/_build/html/index.html"
+
+notebooks: $(VENV)/.docs  ## the notebooks as .ipynb files beside their sources
+	@$(BIN)/jupytext --quiet --to ipynb notebooks/*.py
+	@echo "the notebooks are in notebooks/*.ipynb"
+
 clean:  ## remove the virtual environment; runs/ stays
 	rm -rf $(VENV)
 
@@ -57,4 +65,9 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing elegantrl and its development tools into $(VENV) (a few minutes, once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing elegantrl and the tools of its documentation into $(VENV) (a minute or two, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs,notebooks]"
 	@touch $@ $(VENV)/.core

@@ -119,7 +119,7 @@ class ActionSpec:
         return sum(self.choices) or self.dim
 
     def random(self, lead: tuple[int, ...], generator: Generator) -> Tensor:
-        """Uniform actions [*lead, ...]."""
+        """Uniform actions ``[*lead, ...]``."""
         device = generator.device
         if self.kind == "continuous":
             return torch.rand(*lead, self.dim, generator=generator, device=device) * 2 - 1

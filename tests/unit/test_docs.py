@@ -1,19 +1,74 @@
-"""The Python blocks of the pages run, in order, in one folder."""
+"""The code of the documentation runs; ``tests/pages.py`` says which, and how it is kept short."""
 
 from __future__ import annotations
 
-import re
+import sys
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+from tests import pages
+
+PAGES = pages.page_names()
 
 
-@pytest.mark.parametrize("page", ["populations.md", "hooks.md", "look.md"])
-def test_code_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def is_slow(page: str) -> bool:
+    return "<!-- test: slow -->" in (pages.DOCS / page).read_text(encoding="utf-8").splitlines()
+
+
+def has_code(page: str) -> bool:
+    if page in pages.ELSEWHERE:
+        return False
+    return any(block.language == "python" or pages.commands_of(block) for block in pages.blocks_of(page))
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=[pytest.mark.slow] if is_slow(p) else []) for p in PAGES if has_code(p)]
+)
+def test_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages.shrink(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.S | re.M)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, page, "exec"), {"__name__": "__main__"})
+    module = pages.main_module()
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    for name, placeholder in pages.placeholders().items():
+        monkeypatch.setitem(sys.modules, name, placeholder)
+    pages.run_page(page, module)
+
+
+SKIPPED = [block for page in PAGES for block in pages.blocks_of(page) if block.skipped]
+
+
+@pytest.mark.parametrize("block", SKIPPED, ids=lambda block: block.name)
+def test_block_does_not_run(block: pages.Block) -> None:
+    """Lists the blocks that no test runs, each with its reason: ``pytest -rs tests/unit/test_docs.py``."""
+    pytest.skip(block.skipped)
+
+
+@pytest.mark.parametrize("page", [page for page in pages.ELSEWHERE if page in PAGES])
+def test_page_that_another_test_runs(page: str) -> None:
+    assert (pages.ROOT / pages.ELSEWHERE[page]).is_file()
+
+
+def test_every_block_is_of_a_known_kind() -> None:
+    """A block in a language that is spelt differently would silently not run."""
+    known = {"python", "console", "bash", "indented", "", "text", "yaml", "toml", "json"}
+    found = {b.language for page in PAGES for b in pages.blocks_of(page) if not b.language.startswith("{")}
+    assert found <= known
+
+
+def test_pages_are_found_and_parsed() -> None:
+    """Hidden code, a reason, a prompt and a continued line, as the collector sees them."""
+    page = "tutorials/parallel_training.md"
+    commands = [words for block in pages.blocks_of(page) for words in pages.commands_of(block)]
+    assert page in PAGES and ["elegantrl", "train"] in [words[:2] for words in commands]
+    block = pages.Block(
+        "p",
+        1,
+        "console",
+        "$ elegantrl train ppo A \\\n    --seed 1  # why\noutput\n$ elegantrl envs ; elegantrl agents\n",
+    )
+    assert pages.commands_of(block) == [
+        ["elegantrl", "train", "ppo", "A", "--seed", "1"],
+        ["elegantrl", "envs"],
+        ["elegantrl", "agents"],
+    ]

@@ -71,7 +71,7 @@ class Policy(nn.Module, ABC):
         return self.norm(seen_part(obs))
 
     def encode(self, normed: Tree) -> Tree:
-        """Features [..., F] of observations [..., *shape of the leaf] that are normalised already."""
+        """Features [..., F] of observations, whose leaves have any axes in front, that are normalised already."""
         features = normed if self.encoder is None else self.encoder(normed)
         if self.ids is None:
             return features
