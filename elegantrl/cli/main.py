@@ -22,6 +22,8 @@ usage: elegantrl COMMAND ...
   watch FOLDER       show that page in a browser while the run is running
   bench AGENT ENV    measure layouts of processes and print the fastest on this machine
   submit -- COMMAND  run a command on a Ray cluster, e.g.  elegantrl submit --address URL -- train ppo CartPole-v1
+  finance train ...  train trading agents on real prices, e.g.  elegantrl finance train ppo --seeds 5
+  backtest FOLDER    back-test trading agents and write a report
   envs               list environments
   agents             list agents
 
@@ -50,7 +52,7 @@ def usage_for(argv: list[str]) -> str | None:
 
 def commands() -> dict[str, Callable[[list[str]], int]]:
     # Imported here so that `elegantrl --help` need not import torch.
-    from . import bench, evaluate, evolve, lists, plot, submit, train, watch
+    from . import bench, evaluate, evolve, finance, lists, plot, submit, train, watch
 
     return {
         "train": train.main,
@@ -61,6 +63,8 @@ def commands() -> dict[str, Callable[[list[str]], int]]:
         "watch": watch.watch_main,
         "bench": bench.main,
         "submit": submit.main,
+        "finance": finance.main,
+        "backtest": finance.backtest_main,
         "envs": lists.envs_main,
         "agents": lists.agents_main,
     }

@@ -39,6 +39,7 @@ LAYERS = [
     {"report"},
     {"runtime"},
     {"population"},
+    {"finance"},
     {"cli", "compat", "testing", "simulation", "__init__", "__main__"},
 ]
 """From the ground up: a unit imports from its own layer and from those below."""
@@ -231,6 +232,7 @@ HELPERS = {
     "conftest.py",
     "episode_games.py",
     "golden.py",
+    "markets.py",
     "names.py",
     "samples.py",
     "team_games.py",
