@@ -22,7 +22,12 @@ def trading(
 ) -> Origin:
     """The environment of documented arguments: rows ``beg_idx`` to ``end_idx`` of the documented file if it is in the
     current folder, else of real prices of the same size that come with the extra ``finance``."""
-    kwargs: dict[str, Any] = {"cash": initial_amount, "max_shares": int(max_stock), "cost": cost_pct, "random_cash": 0.1}
+    kwargs: dict[str, Any] = {
+        "cash": initial_amount,
+        "max_shares": int(max_stock),
+        "cost": cost_pct,
+        "random_cash": 0.1,
+    }
     if Path(DOCUMENTED_FILE).exists():
         kwargs["data"], table = DOCUMENTED_FILE, load_prices(DOCUMENTED_FILE)
         dates = table.dates
@@ -40,8 +45,8 @@ def trading(
 
 
 class StockTradingEnv(BuiltSingleEnv):
-    """One account that trades whole shares at the next close. ``gamma`` is accepted and has no effect: here the reward of
-    the last day is like all others."""
+    """One account that trades whole shares at the next close. ``gamma`` is accepted and has no effect: the reward of
+    the last day is like all others here."""
 
     def __init__(
         self,

@@ -56,9 +56,7 @@ def refuse_lookahead(play: Play, table: PriceTable, cuts: Sequence[int], ledger:
                 )
 
 
-def refuse_feature_lookahead(
-    make: Callable[[PriceTable], PriceTable], table: PriceTable, cuts: Sequence[int]
-) -> None:
+def refuse_feature_lookahead(make: Callable[[PriceTable], PriceTable], table: PriceTable, cuts: Sequence[int]) -> None:
     """The same for the features that ``make`` adds to prices."""
     seen = make(table)
     for row in cuts:

@@ -55,8 +55,8 @@ def play_policy(env: MarketEnv, policy: TrainedPolicy, name: str) -> Ledger:
     size = policy.spec.action.dim
     if size != env.action_space.shape[0] or policy.spec.obs.shape != env.observation_space.shape:  # type: ignore[union-attr]
         raise ConfigError(
-            f"{policy.folder} was trained on another market: it sees {policy.spec.obs} and decides {size} numbers, but this"
-            f" one has {env.observation_space.shape} and {env.action_space.shape[0]}; use the assets of its training"
+            f"{policy.folder} was trained on another market: it sees {policy.spec.obs} and decides {size} numbers, but"
+            f" this one has {env.observation_space.shape} and {env.action_space.shape[0]}; use its own assets"
         )
     return play(env, policy_decisions(policy), name)
 

@@ -26,7 +26,6 @@ from ..errors import ConfigError, SpecError
 from ..registry import find_agent
 from ..report.runs import read_run
 from ..runtime.train import train
-from ..store.ensemble import save_ensemble
 from ..store.files import write_atomic
 from .features import with_features
 from .loaders import load_prices
@@ -35,7 +34,6 @@ from .prices import PriceTable
 
 CONFIG_FILE, CHOICE_FILE = "finance.yaml", "choice.json"
 ENVS = {"stock": "StockTrading", "portfolio": "Portfolio", "team": "PortfolioTeam"}
-MIXED = "all agents"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +47,8 @@ class ExperimentConfig(Section):
     kind: Literal["stock", "portfolio", "team"] = "stock"
     """`stock`: cash and whole shares; `portfolio`: weights of assets; `team`: weights, with an agent for each group."""
     data: str = "sp500"
-    """Prices: `sp500`, `sp500-index` or `factors` of skfolio, a CSV or Parquet file, an .npz file of arrays, or the folder
-    of a saved table."""
+    """Prices: `sp500`, `sp500-index` or `factors` of skfolio, a CSV or Parquet file, an .npz file of arrays, or the
+    folder of a saved table."""
     train: str = "1990:2012"
     """Period of training, START:END, both included."""
     validate: str = "2013:2016"
@@ -93,13 +91,13 @@ class ExperimentConfig(Section):
 
 
 class Trained(NamedTuple):
-    """A run, or an ensemble of runs, of one fold."""
+    """A run on one fold."""
 
-    name: str
     agent: str
+    seed: int
     fold: int
     folder: str  # relative to that of the experiment
-    validation: float | None
+    validation: float
     """Sum of the rewards on the validation period: 100 * log growth unless the reward is adjusted for risk."""
     snapshots: int
     """Snapshots that were scored to choose this policy."""
@@ -113,8 +111,31 @@ class Experiment:
     config: ExperimentConfig
     folds: list[Fold]
     trained: list[Trained]
-    winner: str
-    """The candidate with the best validation score: an agent's ensemble, or its only run."""
+
+    @property
+    def candidates(self) -> dict[str, list[tuple[str, int]]]:
+        """Name -> (agent, seed) of the runs that form a strategy, the winner of the validation first.
+
+        Several runs are an ensemble, in which each run manages an equal part of the cash. The winner is the ensemble,
+        or the only run, of the agent with the highest mean validation score over seeds and folds.
+        """
+        agents = self.config.agents
+        scores = {agent: math.fsum(run.validation for run in self.trained if run.agent == agent) for agent in agents}
+        best = max(scores, key=lambda agent: scores[agent])
+        seeds = range(self.config.first_seed, self.config.first_seed + self.config.seeds)
+        found: dict[str, list[tuple[str, int]]] = {}
+        for agent in sorted(agents, key=lambda agent: agent != best):
+            runs = [(agent, seed) for seed in seeds]
+            if len(runs) > 1:
+                found[f"{agent} ensemble"] = runs
+            found |= {agent if len(runs) == 1 else f"{agent} seed {run[1]}": [run] for run in runs}
+        if len(agents) > 1:
+            found["ensemble of all agents"] = [(agent, seed) for agent in agents for seed in seeds]
+        return found
+
+    @property
+    def winner(self) -> str:
+        return next(iter(self.candidates))
 
     @property
     def num_tried(self) -> int:
@@ -142,11 +163,10 @@ def run_experiment(
     for number, fold in enumerate(folds):
         for agent in config.agents:
             trained += train_agent(config, folder, number, fold, agent, len(folds), say)
-    trained += mixed_ensembles(config, folder, trained)
-    winner = best_candidate(config, trained)
-    choice = {"winner": winner, "trained": [run._asdict() for run in trained]}
+    done = Experiment(folder, config, folds, trained)
+    choice = {"winner": done.winner, "trained": [run._asdict() for run in trained]}
     write_atomic(folder / CHOICE_FILE, (json.dumps(choice, indent=2) + "\n").encode())
-    return Experiment(folder, config, folds, trained, winner)
+    return done
 
 
 def load_experiment(folder: Path) -> Experiment:
@@ -157,7 +177,7 @@ def load_experiment(folder: Path) -> Experiment:
     choice = json.loads((folder / CHOICE_FILE).read_text())
     table = load_prices(folder / "prices")
     folds = make_folds(config.train, config.validate, config.test, table, config.walk_forward)
-    return Experiment(folder, config, folds, [Trained(**run) for run in choice["trained"]], choice["winner"])
+    return Experiment(folder, config, folds, [Trained(**run) for run in choice["trained"]])
 
 
 def prepared(config: ExperimentConfig, table: PriceTable) -> PriceTable:
@@ -200,22 +220,16 @@ def train_agent(
     num_folds: int,
     say: Callable[[str], None],
 ) -> list[Trained]:
-    """The runs of an agent on one fold, and their ensemble."""
+    """The runs of an agent on one fold."""
     label = re.sub(r"[^\w.+-]", "-", agent)
     place = Path("runs") / (f"fold{number}" if num_folds > 1 else "")
     runs = []
     for seed in range(config.first_seed, config.first_seed + config.seeds):
         where = place / f"{label}_seed{seed}"
         score, snapshots = train_run(config, folder, folder / where, fold, agent, seed)
-        name = agent if config.seeds == 1 else f"{agent} seed {seed}"
-        runs.append(Trained(name, agent, number, str(where), score, snapshots))
+        runs.append(Trained(agent, seed, number, str(where), score, snapshots))
         fold_text = f"fold {number + 1} of {num_folds}, " if num_folds > 1 else ""
         say(f"{fold_text}{agent} seed {seed}: validation {score:+.1f} (100 * log growth), {snapshots} snapshots")
-    if config.seeds > 1:
-        where = place / f"{label}_ensemble"
-        save_ensemble([folder / run.folder for run in runs], folder / where, allow_import=True)
-        mean = math.fsum(run.validation or 0.0 for run in runs) / len(runs)
-        runs.append(Trained(f"{agent} ensemble", agent, number, str(where), mean, 0))
     return runs
 
 
@@ -249,26 +263,3 @@ def train_run(
         )
     found: Mapping[str, Any] = json.loads(summary.read_text())
     return float(found["selected_return"]), int(read_run(where).evaluation.steps.size)
-
-
-def mixed_ensembles(config: ExperimentConfig, folder: Path, trained: list[Trained]) -> list[Trained]:
-    """The average of all runs of all agents, if there are several agents."""
-    if len(config.agents) == 1:
-        return []
-    found = []
-    for number in sorted({run.fold for run in trained}):
-        runs = [run for run in trained if run.fold == number and run.snapshots]
-        where = Path(runs[0].folder).parent / "ensemble"
-        save_ensemble([folder / run.folder for run in runs], folder / where, allow_import=True)
-        found.append(Trained(MIXED, MIXED, number, str(where), None, 0))
-    return found
-
-
-def best_candidate(config: ExperimentConfig, trained: list[Trained]) -> str:
-    """The candidate of the agent with the highest mean validation score over seeds and folds."""
-    scores = {
-        agent: [run.validation for run in trained if run.agent == agent and run.snapshots and run.validation is not None]
-        for agent in config.agents
-    }
-    best = max(scores, key=lambda agent: math.fsum(scores[agent]) / len(scores[agent]))
-    return best if config.seeds == 1 else f"{best} ensemble"

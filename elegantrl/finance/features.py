@@ -45,8 +45,8 @@ def with_features(
 ) -> PriceTable:
     """The closing prices of a table and the features of each asset; before its first price an asset has zeros.
 
-    Fields of the table that are no prices are indicators of the caller's own: they replace ``features``, each divided by
-    its typical size so far.
+    Fields of the table that are no prices are indicators of the caller's own: they replace ``features``, each divided
+    by its typical size so far.
     """
     own = [name for name in table.fields if name not in PRICES]
     names = own or list(features)

@@ -13,6 +13,7 @@ from .prices import Array
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1040, 300, 62, 12, 10, 28
 MAX_POINTS = 700
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 class Series(NamedTuple):
@@ -24,8 +25,8 @@ class Series(NamedTuple):
     width: float = 1.4
 
 
-def line_figure(dates: Array, series: Sequence[Series], label: str, *, percent: bool = True, log: bool = False) -> str:
-    """Lines over dates; ``percent`` writes 0.1 as 10 %, ``log`` draws equal ratios as equal distances."""
+def line_figure(dates: Array, series: Sequence[Series], label: str, *, log: bool = False) -> str:
+    """Lines over dates, in percent; ``log`` draws equal ratios as equal distances."""
     shown = [np.log(s.values) if log else s.values for s in series]
     known = np.concatenate([x[np.isfinite(x)] for x in shown])
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
@@ -38,9 +39,11 @@ def line_figure(dates: Array, series: Sequence[Series], label: str, *, percent: 
         return np.asarray(HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM))
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
-    for tick in ticks(math.exp(low), math.exp(high)) if log else ticks(low, high):
+    marks = ticks(math.exp(low), math.exp(high)) if log else ticks(low, high)
+    digits = max(0, math.ceil(-math.log10(marks[1] - marks[0]) - 2 - 1e-9)) if len(marks) > 1 else 1
+    for tick in marks:
         at = float(y(math.log(tick) if log else tick))
-        text = f"{tick:.0%}" if percent and abs(high - low) > 0.05 else f"{tick:.1%}" if percent else f"{tick:,.10g}"
+        text = f"{tick:.{digits}%}"
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{text}</text>')
     for position, text in date_ticks(dates, x):
@@ -88,7 +91,7 @@ def monthly_table(dates: Array, value: Array) -> str:
     returns = value[ends] / value[before] - 1
     years = months[ends].astype("datetime64[Y]")
     number = months[ends].astype(int) % 12
-    head = "".join(f"<th>{m}</th>" for m in "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec Year".split())
+    head = "".join(f"<th>{m}</th>" for m in (*MONTHS, "Year"))
     rows = []
     for year in np.unique(years):
         inside = years == year

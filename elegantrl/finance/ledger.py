@@ -99,6 +99,13 @@ class Recorder:
         return Ledger(self.name, self.env.market.table.assets, *columns)
 
 
+def added(ledgers: Sequence[Ledger], name: str) -> Ledger:
+    """Several accounts over the same bars as one."""
+    first = ledgers[0]
+    parts = {x: np.sum([getattr(ledger, x) for ledger in ledgers], 0) for x in ("cash", "positions", "traded", "cost")}
+    return replace(first, name=name, **parts)
+
+
 def joined(ledgers: Sequence[Ledger], cost: float) -> Ledger:
     """Consecutive ledgers as one account that sells everything, at its cost, where one ends and the next begins.
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import ConfigError, did_you_mean
-from .prices import MAX_GAP, TABLE_FILE, Array, PriceTable, Splits, clean, load_table
+from .prices import MAX_GAP, TABLE_FILE, Array, PriceTable, Splits, clean, day, load_table
 
 PACKAGED = {"sp500": "sp500_dataset", "sp500-index": "sp500_index", "factors": "factors_dataset"}
 """Names of the daily prices that come with skfolio, and their files."""
@@ -86,7 +86,9 @@ def import_pandas() -> Any:
     return pandas
 
 
-def from_frame(frame: Any, *, source: str = "the frame", splits: Splits = "refuse", max_gap: int = MAX_GAP) -> PriceTable:
+def from_frame(
+    frame: Any, *, source: str = "the frame", splits: Splits = "refuse", max_gap: int = MAX_GAP
+) -> PriceTable:
     """A long table (a row for each date and asset) or a wide one (a column of closing prices for each asset)."""
     names = {str(column).strip().lower(): column for column in frame.columns}
     date_column = _first(names, DATE_NAMES) or _index_of_dates(frame)
@@ -153,7 +155,7 @@ def _pivot(dates: Array, tickers: Array, values: Array, source: str) -> tuple[Ar
     for again, before in zip(same, earlier, strict=True):
         if not np.array_equal(values[again], values[before], equal_nan=True):
             raise ConfigError(
-                f"{source} has two rows with different values for {tickers[again]} on {str(dates[again])[:10]}; keep one"
+                f"{source} has two rows with different values for {tickers[again]} on {day(dates[again])}; keep one"
             )
     table = np.full((len(days) * len(assets), values.shape[1]), np.nan)
     table[cells] = values
@@ -173,8 +175,9 @@ def from_arrays(
 ) -> PriceTable:
     """The documented arrays: prices [T, A], K indicators of each asset, and turbulence [T].
 
-    ElegantRL's ``tech_ary`` [T, K * A] holds an indicator of all assets, then the next; FinRL's ``tech`` [T, A * K] holds
-    all indicators of an asset, then those of the next. Arrays have no dates: business days from 2000-01-03 stand in.
+    ElegantRL's ``tech_ary`` [T, K * A] holds an indicator of all assets, then the next; FinRL's ``tech`` [T, A * K]
+    holds all indicators of an asset, then those of the next. Arrays have no dates: business days from 2000-01-03 stand
+    in for them.
     """
     close = np.asarray(close, dtype=np.float32)
     if close.ndim != 2:
@@ -216,7 +219,9 @@ def from_npz(path: Path) -> PriceTable:
         return from_arrays(arrays["close_ary"], arrays.get("tech_ary"))
     if "price" in arrays:
         return from_arrays(arrays["price"], arrays.get("tech"), arrays.get("turbulence"), tech_by="asset")
-    raise ConfigError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected close_ary and tech_ary, or price and tech")
+    raise ConfigError(
+        f"{path} holds {', '.join(arrays) or 'nothing'}; expected close_ary and tech_ary, or price and tech"
+    )
 
 
 def download(fetch: Callable[..., Any], assets: list[str], start: str, end: str, **options: Any) -> PriceTable:
@@ -227,7 +232,7 @@ def download(fetch: Callable[..., Any], assets: list[str], start: str, end: str,
     frame = fetch(assets, start, end)
     if frame is None or len(frame) == 0:
         raise ConfigError(
-            f"the download of {', '.join(assets)} from {start} to {end} is empty; check the network, the names and dates"
+            f"the download of {', '.join(assets)} from {start} to {end} is empty; check the network, names and dates"
         )
     table = from_frame(frame, source="the download", **options)
     for name in assets:

@@ -34,9 +34,9 @@ class Performance(NamedTuple):
 def performance(returns: Array, bars_per_year: float = DAYS_PER_YEAR) -> Performance:
     """The figures of simple returns per bar [T].
 
-    Annual return: the constant yearly growth with the same result. Volatility: standard deviation (n - 1) times the root
-    of the bars per year. Sharpe: mean over standard deviation, annualised. Sortino: the same with the root mean square of
-    the negative returns. Calmar: annual return over the size of the largest drawdown.
+    Annual return: the constant yearly growth with the same result. Volatility: standard deviation (n - 1) times the
+    root of the bars per year. Sharpe: mean over standard deviation, annualised. Sortino: the same with the root mean
+    square of the negative returns. Calmar: annual return over the size of the largest drawdown.
     """
     cumulative = float(np.prod(1 + returns) - 1)
     annual = (1 + cumulative) ** (bars_per_year / len(returns)) - 1 if cumulative > -1 else -1.0
@@ -83,19 +83,26 @@ def sharpe_difference(
     over time and between the two. The stream is fixed: the same returns give the same interval.
     """
     count = len(returns)
-    starts = numpy_stream(0, "sharpe_difference").integers(count, size=(RESAMPLES, math.ceil(count / block)))
-    pairs = np.stack([returns, others])
-    found = np.empty(RESAMPLES)
-    for i, row in enumerate(starts):  # one at a time: all resamples at once would take hundreds of megabytes
-        bars = (row[:, None] + np.arange(block)).ravel()[:count] % count
-        sample = pairs[:, bars]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = sample.mean(1) / sample.std(1, ddof=1)
-        found[i] = ratios[0] - ratios[1]
-    root = math.sqrt(bars_per_year)
-    low, high = np.nanpercentile(found, [2.5, 97.5]) * root
+    num_blocks = math.ceil(count / block)
+    starts = numpy_stream(0, "sharpe_difference").integers(count, size=(RESAMPLES, num_blocks))
+    ratios = [_resampled_ratios(x, starts, block) for x in (returns, others)]
+    gaps = ratios[0] - ratios[1]
+    gaps = gaps[np.isfinite(gaps)]
+    if not len(gaps):  # one of the two never moves and has no ratio
+        return Interval(math.nan, math.nan, math.nan)
+    low, high = np.percentile(gaps, [2.5, 97.5]) * math.sqrt(bars_per_year)
     difference = sharpe_ratio(returns, bars_per_year) - sharpe_ratio(others, bars_per_year)
     return Interval(difference, float(low), float(high))
+
+
+def _resampled_ratios(returns: Array, starts: Array, block: int) -> Array:
+    """Mean over standard deviation of each resample, from the sums of its blocks; blocks go on at the beginning."""
+    around = np.concatenate([returns, returns[: block - 1]])
+    sums, squares = (np.convolve(x, np.ones(block), "valid")[starts].sum(1) for x in (around, around**2))
+    count = starts.shape[1] * block
+    variance = np.maximum(squares - sums**2 / count, 0) / (count - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(sums / count / np.sqrt(variance))
 
 
 def bars_per_year(dates: Array) -> float:

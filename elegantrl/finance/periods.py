@@ -46,11 +46,16 @@ def _walk(fold: Fold, years: int) -> list[Fold]:
     begin, shift = fold.test.start, 0
     while begin < fold.test.end:
         end = min(_later(begin, 12 * years) - ONE_SECOND, fold.test.end)
-        train = Period(fold.train.start, _later(fold.train.end + ONE_SECOND, shift) - ONE_SECOND)
-        validate = Period(_later(fold.validate.start, shift), _later(fold.validate.end + ONE_SECOND, shift) - ONE_SECOND)
+        train = Period(fold.train.start, _last(fold.train.end, shift))
+        validate = Period(_later(fold.validate.start, shift), _last(fold.validate.end, shift))
         folds.append(Fold(train, validate, Period(begin, end)))
         begin, shift = end + ONE_SECOND, shift + 12 * years
     return folds
+
+
+def _last(moment: np.datetime64, months: int) -> np.datetime64:
+    """The last second of a period that ends so many months later."""
+    return _later(moment + ONE_SECOND, months) - ONE_SECOND
 
 
 def _later(moment: np.datetime64, months: int) -> np.datetime64:

@@ -138,7 +138,7 @@ class Period(NamedTuple):
 
 
 def parse_period(text: str) -> Period:
-    """``1990:2012``, ``2015-03:2016-06`` or ``2015-03-01:2015-06-30``; each end includes its whole year, month or day."""
+    """``1990:2012``, ``2015-03:2016-06`` or ``2015-03-01:2015-06-30``; an end includes its whole year, month or day."""
     start, colon, end = str(text).partition(":")
     if not colon or not start or not end:
         raise ConfigError(f"the period {text!r} is not START:END; write for example 1990:2012")
@@ -215,16 +215,14 @@ def sorted_dates(dates: Array, values: Array, source: str) -> tuple[Array, Array
 def refuse_bad_prices(close: Array, dates: Array, assets: Sequence[str], source: str) -> None:
     for row, column in np.argwhere((close <= 0) | np.isinf(close))[:1]:
         raise ConfigError(
-            f"{source} has the price {close[row, column]:g} for {assets[column]} on {day(dates[row])}; prices are finite"
-            f" and above zero, so correct it or leave it empty"
+            f"{source} has the price {close[row, column]:g} for {assets[column]} on {day(dates[row])}; prices are"
+            f" finite and above zero, so correct it or leave it empty"
         )
     for column in np.flatnonzero(np.isnan(close).all(0))[:1]:
         raise ConfigError(f"{source} has no price for {assets[column]}; drop the asset")
 
 
-def filled(
-    close: Array, dates: Array, assets: Sequence[str], source: str, max_gap: int
-) -> tuple[Array, Array | None]:
+def filled(close: Array, dates: Array, assets: Sequence[str], source: str, max_gap: int) -> tuple[Array, Array | None]:
     """Prices without NaN and the status of assets. Only earlier prices fill a gap; before its first price an asset has
     the price 0."""
     missing = np.isnan(close)
@@ -240,8 +238,8 @@ def filled(
     for row, column in np.argwhere(back)[:1]:
         length = int(held[row, column])
         raise ConfigError(
-            f"{source} has no price for {assets[column]} in {length} bars before {day(dates[row + 1])}; fill the gap, drop"
-            f" the asset, or allow it with max_gap={length}"
+            f"{source} has no price for {assets[column]} in {length} bars before {day(dates[row + 1])}; fill the gap,"
+            f" drop the asset, or allow it with max_gap={length}"
         )
     return filled_close, status
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib.resources import files
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from ..report.draw import COLOURS
 from .figures import Series, legend, line_figure, monthly_table
-from .metrics import drawdowns
+from .metrics import BLOCK, RESAMPLES, drawdowns
 from .prices import Array, day
 from .results import Backtest, Row
 
@@ -18,16 +19,21 @@ MAIN, OTHERS = COLOURS[0], "#a9bfce"
 SMOOTH = 21
 """Bars over which turnover is averaged in its figure."""
 
-COLUMNS = (
-    ("return", lambda r: f"{r.performance.cumulative_return:+.1%}"),
-    ("per year", lambda r: f"{r.performance.annual_return:+.1%}"),
-    ("volatility", lambda r: f"{r.performance.annual_volatility:.1%}"),
-    ("max drawdown", lambda r: f"{r.performance.max_drawdown:.1%}"),
-    ("Sharpe", lambda r: f"{r.performance.sharpe:.2f}"),
-    ("Sortino", lambda r: f"{r.performance.sortino:.2f}"),
-    ("Calmar", lambda r: f"{r.performance.calmar:.2f}"),
-    ("turnover per year", lambda r: f"{r.yearly_turnover:.1f}"),
-    ("costs", lambda r: f"{r.costs:,.0f}"),
+
+def number(value: float, form: str) -> str:
+    return format(value, form) if math.isfinite(value) else "-"
+
+
+COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("return", lambda r: number(r.performance.cumulative_return, "+.1%")),
+    ("per year", lambda r: number(r.performance.annual_return, "+.1%")),
+    ("volatility", lambda r: number(r.performance.annual_volatility, ".1%")),
+    ("max drawdown", lambda r: number(r.performance.max_drawdown, ".1%")),
+    ("Sharpe", lambda r: number(r.performance.sharpe, ".2f")),
+    ("Sortino", lambda r: number(r.performance.sortino, ".2f")),
+    ("Calmar", lambda r: number(r.performance.calmar, ".2f")),
+    ("turnover per year", lambda r: number(r.yearly_turnover, ".1f")),
+    ("costs", lambda r: number(r.costs, ",.0f")),
 )
 
 
@@ -38,7 +44,7 @@ def render(found: Backtest) -> str:
     sections = [
         f"<h1>Back-test: {escape(found.title)}</h1>",
         f'<p class="status">{period}, {len(ledger.dates):,} bars, {len(ledger.assets)} assets, from'
-        f" {ledger.value[0]:,.0f} to {ledger.value[-1]:,.0f}; validation chose this strategy, the test period did not</p>",
+        f" {ledger.value[0]:,.0f} to {ledger.value[-1]:,.0f}; the validation period chose this strategy</p>",
         facts(found),
         section("Strategies", table(found.rows), "all from cash, with the same costs and a delay of one bar"),
         *figures(found),
@@ -60,12 +66,16 @@ def facts(found: Backtest) -> str:
     shown = {
         "return": f"{row.performance.cumulative_return:+.1%}",
         "per year": f"{row.performance.annual_return:+.1%}",
-        "Sharpe ratio": f"{row.performance.sharpe:.2f}",
+        "Sharpe ratio": number(row.performance.sharpe, ".2f"),
         "max drawdown": f"{row.performance.max_drawdown:.1%}",
         "costs paid": f"{row.costs:,.0f}",
         "policies tried": f"{found.num_tried:,}",
     }
-    return '<section class="facts">' + "".join(f"<div><b>{v}</b><span>{k}</span></div>" for k, v in shown.items()) + "</section>"
+    return (
+        '<section class="facts">'
+        + "".join(f"<div><b>{v}</b><span>{k}</span></div>" for k, v in shown.items())
+        + "</section>"
+    )
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -73,7 +83,9 @@ def table(rows: Sequence[Row]) -> str:
     lines = [f"<tr><th>strategy</th>{head}<th>Sharpe of the first minus this, 95 %</th></tr>"]
     for row in rows:
         gap = row.against
-        text = "" if gap is None else f"{gap.value:+.2f} ({gap.low:+.2f} .. {gap.high:+.2f})"
+        text = ""
+        if gap is not None and math.isfinite(gap.value):
+            text = f"{gap.value:+.2f} ({gap.low:+.2f} .. {gap.high:+.2f})"
         kind = "main" if row is rows[0] else "baseline" if row.is_baseline else ""
         cells = "".join(f"<td>{show(row)}</td>" for _, show in COLUMNS)
         lines.append(f'<tr class="{kind}"><td class="name">{escape(row.ledger.name)}</td>{cells}<td>{text}</td></tr>')
@@ -95,11 +107,11 @@ def figures(found: Backtest) -> list[str]:
         *(Series(x.name, drawdowns(x.returns), colours[x.name], 1.0) for x in baselines if x.name == "buy and hold"),
         Series(main.name, drawdowns(main.returns), MAIN, 2.0),
     ]
-    named = {s.name: s for s in equity}
+    names = legend(list({s.name: s for s in equity}.values()))
     paid = np.cumsum(main.cost) / main.value[0]
     one = f"{escape(main.name)}"
     return [
-        section("Equity", line_figure(dates, equity, "equity", log=True) + legend(list(named.values())), "start = 100 %"),
+        section("Equity", line_figure(dates, equity, "equity", log=True) + names, "start = 100 %"),
         section("Drawdown", line_figure(dates[1:], deepest, "drawdown") + legend(deepest)),
         section("Exposure", line_figure(dates, [Series(main.name, main.exposure, MAIN)], "exposure"),
                 f"{one}: sum of absolute positions relative to the value"),
@@ -121,16 +133,17 @@ def smoothed(x: Array) -> Array:
 def notes(found: Backtest) -> str:
     checked = found.audit
     points = [
-        "A decision at the close of one bar is executed at the close of the next. Cash earns no interest, dividends are in"
-        " the adjusted prices, and orders do not move the market.",
+        "A decision at the close of one bar is executed at the close of the next. Cash earns no interest, dividends are"
+        " in the adjusted prices, and orders do not move the market.",
         "Sharpe, Sortino and volatility are annualised from returns per bar with a risk-free rate of 0. Turnover counts"
         " purchases and sales.",
-        f"The intervals come from {2000:,} resamples of whole months of both strategies at once. An interval that holds 0"
-        " means that this test period cannot tell the two apart.",
-        f"{found.num_runs} training runs gave {found.num_tried:,} policies among which the validation period chose. The more"
-        " are tried, the more of a good validation score is luck; the test period was used once, for this page.",
-        f"Audit: with other prices after {', '.join(checked.cuts)}, everything up to these dates stayed the same bit for"
-        f" bit, features included. Value before = value after + costs holds to {checked.accounting_error:.0e} of the value.",
+        f"The intervals come from {RESAMPLES:,} resamples of blocks of {BLOCK} bars of both strategies at once. An"
+        " interval that holds 0 means that this test period cannot tell the two apart.",
+        f"{found.num_runs} training runs gave {found.num_tried:,} policies among which the validation period chose. The"
+        " more are tried, the more of a good validation score is luck. The test period chose nothing.",
+        f"Audit: with other prices after {', '.join(checked.cuts)}, everything up to these dates stayed the same bit"
+        " for bit, features included. Value before = value after + costs holds to"
+        f" {checked.accounting_error:.0e} of the value.",
         "Prices of companies that exist today leave out those that failed, which flatters every strategy on them, the"
         " baselines included.",
     ]

@@ -16,12 +16,14 @@ from ..store.files import write_atomic
 from ..store.trained import TrainedPolicy
 from .audit import Audit, audit
 from .backtest import Decide, make_market_env, play, play_baselines, play_policy
+from .baselines import RULES
 from .experiment import ENVS, Experiment, ExperimentConfig, Trained, load_experiment
-from .ledger import Ledger, joined
+from .ledger import Ledger, added, joined
 from .loaders import load_prices
 from .metrics import Interval, Performance, bars_per_year, performance, sharpe_difference
-from .periods import Fold
+from .periods import Fold, make_folds
 from .prices import Period, PriceTable
+from .settings import MarketSettings
 from .single import MarketEnv
 from .team import PortfolioTeamVecEnv
 
@@ -64,7 +66,9 @@ class Backtest:
         return self.rows[0]
 
 
-def backtest(folder: str | Path, test: str | None = None, out: Path | None = None, allow_import: bool = False) -> Backtest:
+def backtest(
+    folder: str | Path, test: str | None = None, out: Path | None = None, allow_import: bool = False
+) -> Backtest:
     """Back-test the folder of an experiment, or of a run of ``elegantrl train`` on a trading environment, and write
     report, trades, equity and metrics to ``out``, which is the folder itself unless given.
 
@@ -92,46 +96,53 @@ def backtest(folder: str | Path, test: str | None = None, out: Path | None = Non
 def of_experiment(experiment: Experiment, test: str | None = None) -> Backtest:
     """Every candidate over all folds; an audit of the main one."""
     config, folds = experiment.config, experiment.folds
+    raw = load_prices(experiment.folder / "prices")
     if test is not None:
         if len(folds) > 1:
-            raise ConfigError("--test does not fit a walk-forward experiment, whose folds have test periods of their own")
-        folds = later_test(config, folds[0], test, load_prices(experiment.folder / "prices"))
-    raw = load_prices(experiment.folder / "prices")
+            raise ConfigError(
+                "--test does not fit a walk-forward experiment, whose folds have test periods of their own"
+            )
+        folds = make_folds(str(folds[0].train), str(folds[0].validate), test, raw)
     seen = load_prices(experiment.folder / "features")
-    names = list(dict.fromkeys(run.name for run in experiment.trained))
-    names = [experiment.winner, *(name for name in names if name != experiment.winner)]
+    runs = {(run.agent, run.seed, run.fold): run for run in experiment.trained}
 
     def play_candidate(table: PriceTable, name: str) -> Ledger:
-        runs = [run for run in experiment.trained if run.name == name]
-        return join_folds(config, folds, table, lambda env, fold: play_trained(experiment, runs[fold], env, name))
+        members = experiment.candidates[name]
+        share = 1 / len(members)
+        ledgers = [
+            join_folds(
+                config,
+                folds,
+                table,
+                lambda env, fold, member=member: play_trained(experiment, runs[(*member, fold)], env, name),  # type: ignore[misc]
+                share,
+            )
+            for member in members
+        ]
+        return added(ledgers, name)
 
-    ledgers = [play_candidate(seen, name) for name in names]
+    ledgers = [play_candidate(seen, name) for name in experiment.candidates]
     baselines = [
         join_folds(config, folds, seen, lambda env, fold, i=i: play_baselines(env, seed=fold)[i])  # type: ignore[misc]
-        for i in range(len(play_baselines(fold_env(config, folds[0].test, None, seen))))
+        for i in range(len(RULES) + 1)
     ]
     checked = audit(lambda table: play_candidate(table, experiment.winner), raw, ledgers[0])
     settings = {**json.loads(json.dumps(config_values(config))), "folder": experiment.folder.name}
     title = f"{experiment.winner}, {config.kind}"
-    runs = sum(run.snapshots > 0 for run in experiment.trained)
-    return compare(title, ledgers, baselines, checked, experiment.num_tried, runs, settings)
+    return compare(title, ledgers, baselines, checked, experiment.num_tried, len(experiment.trained), settings)
 
 
 def config_values(config: ExperimentConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ExperimentConfig.__dataclass_fields__ if name != "section"}
 
 
-def later_test(config: ExperimentConfig, fold: Fold, test: str, table: PriceTable) -> list[Fold]:
-    """A fold with another test period, which must be later than validation as well."""
-    from .periods import make_folds
-
-    return make_folds(str(fold.train), str(fold.validate), test, table)
-
-
-def fold_env(config: ExperimentConfig, period: Period, before: Period | None, table: PriceTable) -> MarketEnv:
-    """The environment of a test period; after another fold it begins at the last bar of that one."""
+def fold_env(
+    config: ExperimentConfig, period: Period, before: Period | None, table: PriceTable, share: float = 1.0
+) -> MarketEnv:
+    """The environment of a test period with a share of the cash; a later fold begins at the last bar of the former."""
     kind = "portfolio" if config.kind == "team" else config.kind
     settings = {name: value for name, value in config.env.items() if name not in ("groups", "assets")}
+    settings["cash"] = share * float(settings.get("cash", MarketSettings().cash))
     assets = config.env.get("assets")
     if assets and tuple(assets) != table.assets:
         table = table.select(assets)
@@ -143,12 +154,17 @@ def fold_env(config: ExperimentConfig, period: Period, before: Period | None, ta
 
 
 def join_folds(
-    config: ExperimentConfig, folds: Sequence[Fold], table: PriceTable, play_fold: Callable[[MarketEnv, int], Ledger]
+    config: ExperimentConfig,
+    folds: Sequence[Fold],
+    table: PriceTable,
+    play_fold: Callable[[MarketEnv, int], Ledger],
+    share: float = 1.0,
 ) -> Ledger:
+    """The ledger of all test periods; ``play_fold`` gets the environment and the number of each."""
     ledgers = []
     for number, fold in enumerate(folds):
         before = folds[number - 1].test if number else None
-        env = fold_env(config, fold.test, before, table)
+        env = fold_env(config, fold.test, before, table, share)
         ledgers.append(play_fold(env, number))
     return joined(ledgers, env.settings.cost)
 
@@ -194,7 +210,13 @@ def of_run(folder: Path, test: str | None, allow_import: bool) -> Backtest:
     baselines = play_baselines(make_market_env(kinds[config.id], raw, test, settings))
     shown = {**settings, "test": test, "folder": folder.name}
     return compare(
-        f"{policy.config.agent_name}, {kinds[config.id]}", [ledger], baselines, audit(play_run, raw, ledger), 1, 1, shown
+        f"{policy.config.agent_name}, {kinds[config.id]}",
+        [ledger],
+        baselines,
+        audit(play_run, raw, ledger),
+        1,
+        1,
+        shown,
     )
 
 

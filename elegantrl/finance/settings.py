@@ -67,5 +67,5 @@ class PortfolioSettings(MarketSettings):
         MarketSettings.__post_init__(self)
         if self.cost * self.leverage >= 0.5:
             raise ConfigError(
-                f"env.cost={self.cost} with env.leverage={self.leverage} would take half of the account or more; lower one"
+                f"env.cost={self.cost} with env.leverage={self.leverage} would take half of the account; lower one"
             )

@@ -71,10 +71,9 @@ class MarketEnv(gym.Env[Array, Array]):
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         action = np.asarray(action, dtype=np.float32)
         if action.shape != self.action_space.shape or not np.isfinite(action).all():
-            raise SpecError(
-                f"environment {type(self).__name__!r}: the action must be {self.action_space.shape[0]} numbers in [-1, 1];"
-                f" got {'NaN or infinity' if action.shape == self.action_space.shape else f'shape {action.shape}'}"
-            )
+            got = "NaN or infinity" if action.shape == self.action_space.shape else f"shape {action.shape}"
+            wanted = f"{self.action_space.shape[0]} numbers in [-1, 1]"
+            raise SpecError(f"environment {type(self).__name__!r}: the action must be {wanted}, got {got}")
         before = self.value
         done = self.trade(action.clip(-1, 1))
         self.cash, self.held = done.cash, done.held

@@ -177,7 +177,7 @@ def test_a_saved_table_is_mapped_and_shared_between_processes(tmp_path: Path) ->
     assert again.rows.data_ptr() == again.values.ctypes.data  # the tensor is the file itself
     assert again.assets == table.assets and np.array_equal(again.dates, table.dates)
     assert np.array_equal(again.status, table.status) and np.array_equal(again.turbulence, table.turbulence)  # type: ignore[arg-type]
-    code = f"from elegantrl.finance import load_table; print(load_table(__import__('pathlib').Path({str(tmp_path)!r})).close.sum())"
+    code = f"from elegantrl.finance import load_prices; print(load_prices({str(tmp_path)!r}).close.sum())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
     assert float(done.stdout) == pytest.approx(float(table.close.sum()), rel=1e-6)
     (tmp_path / "values.npy").write_bytes(b"damaged")
@@ -196,7 +196,9 @@ def bars() -> dict[str, Any]:
 
 def by_hand(x: Any, window: int, function: Any) -> Any:
     """``function`` of the last bars, one window at a time."""
-    return np.array([[function(x[max(0, t + 1 - window) : t + 1, a]) for a in range(x.shape[1])] for t in range(len(x))])
+    return np.array(
+        [[function(x[max(0, t + 1 - window) : t + 1, a]) for a in range(x.shape[1])] for t in range(len(x))]
+    )
 
 
 def weighted(x: Any, alpha: float) -> Any:
