@@ -40,15 +40,18 @@ def trade_shares(
         gone = np.where(status == DELISTED, shares, 0.0)
         paid_out = float((gone * price).sum())
         shares = shares - gone
-    sold = float((np.minimum(delta, 0) * price).sum())
-    wanted = float((np.maximum(delta, 0) * price).sum()) * (1 + cost)
-    available = cash + paid_out - sold * (1 - cost)
-    if wanted > available:
-        share = available / wanted * MARGIN
-        delta = np.where(delta > 0, np.floor(delta * share), delta)
     money = delta * price
-    paid = cost * float(np.abs(money).sum())
-    return Trade(cash + paid_out - float(money.sum()) - paid, shares + delta, delta, paid)
+    total, turnover = float(money.sum()), float(np.abs(money).sum())
+    left = cash + paid_out - total - cost * turnover
+    if left < 0:
+        bought = (turnover + total) / 2
+        available = cash + paid_out + (bought - total) * (1 - cost)
+        share = available / (bought * (1 + cost)) * MARGIN
+        delta = np.where(delta > 0, np.floor(delta * share), delta)
+        money = delta * price
+        turnover = float(np.abs(money).sum())
+        left = cash + paid_out - float(money.sum()) - cost * turnover
+    return Trade(left, shares + delta, delta, cost * turnover)
 
 
 def rebalance(cash: float, positions: Array, weights: Array, cost: float, status: Array | None = None) -> Trade:

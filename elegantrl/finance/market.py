@@ -89,8 +89,21 @@ def episode_rows(market: Market, settings: MarketSettings) -> tuple[int, int]:
     return steps, available - steps + 1
 
 
+class Seen(NamedTuple):
+    """What belongs to a state: kept until the next step, which needs it again."""
+
+    state: Tensor  # [N, S]
+    obs: Tensor  # [N, O]
+    price: Tensor  # [N, A] float32
+    value: Tensor  # [N] float64
+
+
 class MarketVecEnv(TensorEnv):
-    """N accounts on one market. A subclass trades; the state [N, S] is float64, so that money is counted exactly."""
+    """N accounts on one market. A subclass trades; the state [N, S] is float64, so that money is counted exactly.
+
+    An observation is a row of the table in which the weight of an asset takes the place of its price, and the
+    turbulence if it is known. The share of cash is what the weights leave of one.
+    """
 
     settings: MarketSettings
 
@@ -101,7 +114,7 @@ class MarketVecEnv(TensorEnv):
         self._table = table.rows.to(device)  # on a CPU this is the memory of the table itself
         self._status = None if table.status is None else torch.from_numpy(np.asarray(table.status)).to(device)
         self._levels = None if table.turbulence is None else torch.from_numpy(np.asarray(table.turbulence)).to(device)
-        self._seen: tuple[Tensor, Tensor] | None = None  # a state and its rows of the table
+        self._seen: Seen | None = None
         self.set_spaces()
         super().__init__(num_envs, device)
 
@@ -111,9 +124,8 @@ class MarketVecEnv(TensorEnv):
 
     @property
     def num_seen(self) -> int:
-        """The length of an observation: cash, positions, turbulence if it is known, features."""
-        known = self.market.table.turbulence is not None
-        return 1 + self.num_assets + known + self.num_assets * (self._num_fields - 1)
+        """The length of an observation."""
+        return num_seen(self.market)
 
     def initial(self, num_rows: int) -> Tensor:
         state = torch.zeros(num_rows, HELD + self.num_assets, dtype=torch.float64, device=self.device)
@@ -128,32 +140,50 @@ class MarketVecEnv(TensorEnv):
         state[:, START] = state[:, CASH]
         return state
 
-    def rows_of(self, state: Tensor) -> Tensor:
-        """Prices and features [N, A, F] on the dates of a state; those of the last state are kept."""
-        if self._seen is None or self._seen[0] is not state:
-            rows = self._table.index_select(0, state[:, 0].long())
-            self._seen = state, rows.view(-1, self.num_assets, self._num_fields)
-        return self._seen[1]
+    def rows_at(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of the table [N, A * F] as new memory, and their prices [N, A]."""
+        rows = self._table.index_select(0, row)
+        return rows, rows.view(-1, self.num_assets, self._num_fields)[:, :, 0].contiguous()
+
+    def see(self, state: Tensor, rows: Tensor, price: Tensor, held: Tensor, value: Tensor) -> None:
+        """Keep the observation of a state whose positions are ``held`` [N, A]; writes to ``rows``."""
+        rows.view(-1, self.num_assets, self._num_fields)[:, :, 0] = held / value.unsqueeze(1)
+        if self._levels is not None:
+            level = scaled_turbulence(self._levels[state[:, 0].long()], self.num_assets)
+            rows = torch.cat([rows, level.unsqueeze(1)], 1)
+        self._seen = Seen(state, rows, price, value)
+
+    def seen(self, state: Tensor) -> Seen:
+        """What belongs to ``state``, which ``dynamics`` has kept unless a lane was reset."""
+        if self._seen is None or self._seen.state is not state:
+            rows, price = self.rows_at(state[:, 0].long())
+            held = self.positions(state, price)
+            self.see(state, rows, price, held, state[:, CASH] + held.sum(1))
+        assert self._seen is not None
+        return self._seen
 
     def status_of(self, row: Tensor) -> Tensor | None:
         """Whether each asset is traded [N, A]; None if all are always."""
-        return None if self._status is None else self._status[row.long()]
+        return None if self._status is None else self._status[row]
 
-    def refuse_nan(self, action: Tensor) -> None:
-        if self.device.type == "cpu" and bool(action.isnan().any()):  # elsewhere reading it would wait for the device
-            raise SpecError(f"environment {self.spec.name!r}: the action holds NaN; actions are numbers in [-1, 1]")
-
-    def positions(self, state: Tensor) -> Tensor:
+    def positions(self, state: Tensor, price: Tensor) -> Tensor:
         """The value of each asset's position [N, A]."""
         raise NotImplementedError
 
     def observe(self, state: Tensor) -> Tensor:
-        rows, held = self.rows_of(state), self.positions(state)
-        value = (state[:, CASH] + held.sum(1)).unsqueeze(1)
-        parts = [(state[:, CASH : CASH + 1] / value).float(), (held / value).float()]
-        if self._levels is not None:
-            parts.append(scaled_turbulence(self._levels[state[:, 0].long()], self.num_assets).unsqueeze(1))
-        return torch.cat([*parts, rows[:, :, 1:].flatten(1)], 1)
+        return self.seen(state).obs
+
+    def finish(
+        self, before: Tensor, state: Tensor, rows: Tensor, price: Tensor, cash: Tensor, held: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The next state and the rewards of lanes that hold ``held`` on the next date; also their values [N]."""
+        value = cash + positions.sum(1)
+        if self.device.type == "cpu" and bool(value.isnan().any()):  # elsewhere reading it would wait for the device
+            raise SpecError(f"environment {self.spec.name!r}: the action holds NaN; actions are numbers in [-1, 1]")
+        columns = torch.stack([state[:, 0] + 1, cash, state[:, START]], 1)
+        after = torch.cat([columns, held], 1)
+        self.see(after, rows, price, positions, value)
+        return after, self.reward(before, value), value
 
     def reward(self, before: Tensor, after: Tensor) -> Tensor:
         growth = (after / before).clamp_min(SMALLEST_GROWTH)
@@ -161,6 +191,12 @@ class MarketVecEnv(TensorEnv):
         if self.settings.risk_aversion:
             reward = reward - 0.5 * self.settings.risk_aversion * (growth - 1).square()
         return (REWARD_SCALE * reward).float()
+
+
+def num_seen(market: Market) -> int:
+    """The length of an observation: the weight and the features of each asset, and the turbulence if it is known."""
+    table = market.table
+    return len(table.assets) * len(table.fields) + (table.turbulence is not None)
 
 
 def scaled_turbulence(level: Any, num_assets: int) -> Any:
@@ -174,10 +210,12 @@ def account_reward(before: float, after: float, risk_aversion: float) -> float:
     return REWARD_SCALE * (float(np.log(growth)) - 0.5 * risk_aversion * (growth - 1) ** 2)
 
 
-def account_observation(market: Market, row: int, cash: float, held: Array) -> Array:
+def account_observation(market: Market, row: int, held: Array, value: float) -> Array:
     """``MarketVecEnv.observe`` of one account."""
     table = market.table
-    value = cash + held.sum()
-    level = [] if table.turbulence is None else [scaled_turbulence(table.turbulence[row], len(table.assets))]
-    seen = np.concatenate([[cash / value], held / value, level, table.values[row, :, 1:].ravel()])
-    return seen.astype(np.float32)
+    seen = table.values[row].copy()
+    seen[:, 0] = held / value
+    if table.turbulence is None:
+        return seen.ravel()
+    level = scaled_turbulence(table.turbulence[row], len(table.assets))
+    return np.append(seen.ravel(), np.float32(level))

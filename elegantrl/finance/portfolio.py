@@ -46,25 +46,19 @@ class PortfolioVecEnv(MarketVecEnv):
         super().set_spaces()
         self.action = ActionSpec(dim=num_actions(self.market, self.settings))
 
-    def positions(self, state: Tensor) -> Tensor:
+    def positions(self, state: Tensor, price: Tensor) -> Tensor:
         return state[:, HELD:]
 
     def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        self.refuse_nan(action)
-        cash, held, price = state[:, CASH], state[:, HELD:], self.rows_of(state)[:, :, 0].double()
-        before = cash + held.sum(1)
-        weights = self.weights(action, self.status_of(state[:, 0]))
-        after = state.clone()
-        after[:, 0] += 1
-        new_price = self.rows_of(after)[:, :, 0].double()
+        seen, cash, held, row = self.seen(state), state[:, CASH], state[:, HELD:], state[:, 0].long()
+        weights = self.weights(action, self.status_of(row))
+        rows, price = self.rows_at(row + 1)
+        growth = price.double() / seen.price
         if self._status is not None:
-            new_price = torch.where(price > 0, new_price, 1.0)  # assets that are not listed yet have the price 0
-            price = torch.where(price > 0, price, 1.0)
-        held = held * (new_price / price)
-        cash, held = self.rebalance(after[:, 0], cash, held, weights)
-        after[:, CASH], after[:, HELD:] = cash, held
-        value = cash + held.sum(1)
-        return after, self.reward(before, value), value < RUIN * state[:, START]
+            growth = torch.where(seen.price > 0, growth, 1.0)  # assets that are not listed yet have the price 0
+        cash, held = self.rebalance(cash, held * growth, weights, self.status_of(row + 1))
+        after, reward, value = self.finish(seen.value, state, rows, price, cash, held, held)
+        return after, reward, value < RUIN * state[:, START]
 
     def weights(self, action: Tensor, status: Tensor | None) -> Tensor:
         """Weights of the assets [N, A]; what they leave of one is cash."""
@@ -76,10 +70,10 @@ class PortfolioVecEnv(MarketVecEnv):
             logits = torch.cat([logits[:, :-1].masked_fill(status != TRADED, -torch.inf), logits[:, -1:]], 1)
         return logits.softmax(1)[:, :-1]
 
-    def rebalance(self, row: Tensor, cash: Tensor, held: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def rebalance(self, cash: Tensor, held: Tensor, weights: Tensor, status: Tensor | None) -> tuple[Tensor, Tensor]:
         """Cash and positions with new weights, by the rules of ``accounting.rebalance``."""
         cost, fixed = self.settings.cost, torch.zeros_like(held)
-        if (status := self.status_of(row)) is not None:
+        if status is not None:
             gone = held * (status == DELISTED)
             cash, held = cash + gone.sum(1), held - gone
             fixed = held * (status != TRADED)

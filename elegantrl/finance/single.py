@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import SpecError
 from .accounting import Trade
-from .market import Market, account_observation, account_reward, episode_rows
+from .market import Market, account_observation, account_reward, episode_rows, num_seen
 from .prices import Array
 from .settings import MarketSettings
 
@@ -29,9 +29,7 @@ class MarketEnv(gym.Env[Array, Array]):
         self.market = market
         self.max_step, self._num_starts = episode_rows(market, self.settings)
         self.prices = market.table.close
-        known = market.table.turbulence is not None
-        size = 1 + self.num_assets + known + self.num_assets * (len(market.table.fields) - 1)
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (num_seen(market),), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (num_actions,), np.float32)
         self._begin(market.first, self.settings.cash)
 
@@ -86,7 +84,7 @@ class MarketEnv(gym.Env[Array, Array]):
         return False
 
     def _observe(self) -> Array:
-        return account_observation(self.market, self.row, self.cash, self.positions())
+        return account_observation(self.market, self.row, self.positions(), self.value)
 
     def _info(self, done: Trade | None) -> dict[str, Any]:
         """The account after its trades; ``traded`` is in shares or in money, like ``held``."""

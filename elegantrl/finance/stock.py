@@ -21,6 +21,9 @@ from .prices import DELISTED, TRADED, Array, PriceTable
 from .settings import StockSettings
 from .single import MarketEnv
 
+SMALLEST_PRICE = float(np.finfo(np.float32).tiny)
+"""Stands in for the price of an asset that is not listed yet, so that nothing is divided by zero."""
+
 
 class StockTradingVecEnv(MarketVecEnv):
     """N accounts that buy and sell whole shares; an action of 1 is the largest order to buy, -1 to sell.
@@ -42,54 +45,55 @@ class StockTradingVecEnv(MarketVecEnv):
         super().set_spaces()
         self.action = ActionSpec(dim=self.num_assets)
 
-    def positions(self, state: Tensor) -> Tensor:
-        return state[:, HELD:] * self.rows_of(state)[:, :, 0]
+    def positions(self, state: Tensor, price: Tensor) -> Tensor:
+        return state[:, HELD:] * price
 
     def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        self.refuse_nan(action)
-        cash, shares, price = state[:, CASH], state[:, HELD:], self.rows_of(state)[:, :, 0]
-        before = cash + (shares * price).sum(1)
-        orders = self.orders(action, before, price)
+        seen, cash, shares = self.seen(state), state[:, CASH], state[:, HELD:]
+        orders = self.orders(action, seen.value, seen.price)
         if self.settings.turbulence_limit is not None:
             assert self._levels is not None
             alarm = self._levels[state[:, 0].long()] > self.settings.turbulence_limit
             orders = torch.where(alarm.unsqueeze(1), -shares, orders)
-        after = state.clone()
-        after[:, 0] += 1
-        price = self.rows_of(after)[:, :, 0].double()
-        cash, shares = self.execute(after[:, 0], cash, shares, orders, price)
-        after[:, CASH], after[:, HELD:] = cash, shares
-        value = cash + (shares * price).sum(1)
-        return after, self.reward(before, value), torch.zeros_like(value, dtype=torch.bool)
+        row = state[:, 0].long() + 1
+        rows, price = self.rows_at(row)
+        money = price.double()
+        cash, shares = self.execute(cash, shares, orders, money, self.status_of(row))
+        after, reward, value = self.finish(seen.value, state, rows, price, cash, shares, shares * money)
+        return after, reward, torch.zeros_like(value, dtype=torch.bool)
 
     def orders(self, action: Tensor, value: Tensor, price: Tensor) -> Tensor:
-        """Whole shares [N, A], decided with the prices that are known."""
+        """Whole shares [N, A], decided with the prices that are known; in float32, as the single environment does."""
         settings = self.settings
-        action = action.double() * (action.abs() >= settings.min_trade)
+        action = torch.nn.functional.hardshrink(action, settings.min_trade)
         if settings.max_shares is not None:
             return (action * settings.max_shares).trunc()
-        size = (settings.max_trade * value).unsqueeze(1)
-        return (action * size / price.clamp_min(torch.finfo(torch.float32).tiny)).trunc()
+        size = (settings.max_trade * value).float().unsqueeze(1)
+        return (action * (size / price.clamp_min(SMALLEST_PRICE))).trunc()
 
     def execute(
-        self, row: Tensor, cash: Tensor, shares: Tensor, orders: Tensor, price: Tensor
+        self, cash: Tensor, shares: Tensor, orders: Tensor, price: Tensor, status: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Cash and shares after the orders, by the rules of ``accounting.trade_shares``."""
-        cost, delta = self.settings.cost, torch.maximum(orders, -shares)
-        if (status := self.status_of(row)) is not None:
-            delta = delta * (status == TRADED)
+        cost = self.settings.cost
+        if status is not None:
+            orders = orders * (status == TRADED)
             gone = shares * (status == DELISTED)
             cash, shares = cash + (gone * price).sum(1), shares - gone
+        wanted = (shares + orders.double()).clamp_min_(0)
+        delta = wanted - shares
         money = delta * price
-        bought = money.clamp_min(0).sum(1)
-        available = cash + (bought - money.sum(1)) * (1 - cost)
-        wanted = bought * (1 + cost)
-        short = wanted > available
-        if self.device.type != "cpu" or bool(short.any()):
-            share = torch.where(short, available / wanted * MARGIN, 1.0).unsqueeze(1)
-            delta = torch.where(delta > 0, (delta * share).floor(), delta)
-            money = delta * price
-        return cash - money.sum(1) - cost * money.abs().sum(1), shares + delta
+        total, turnover = money.sum(1), money.abs().sum(1)
+        left = cash - total - cost * turnover
+        short = left < 0
+        if self.device.type == "cpu" and not bool(short.any()):
+            return left, wanted
+        bought = (turnover + total) / 2
+        available = cash + (bought - total) * (1 - cost)
+        share = torch.where(short, available / (bought * (1 + cost)) * MARGIN, 1.0).unsqueeze(1)
+        delta = torch.where(delta > 0, (delta * share).floor_(), delta)
+        money = delta * price
+        return cash - money.sum(1) - cost * money.abs_().sum(1), shares + delta
 
 
 class StockTradingEnv(MarketEnv):
@@ -118,8 +122,8 @@ class StockTradingEnv(MarketEnv):
 
     def orders(self, action: Array) -> Array:
         settings = self.settings
-        action = np.where(np.abs(action) >= np.float32(settings.min_trade), action, 0).astype(np.float64)
+        action = np.where(np.abs(action) > np.float32(settings.min_trade), action, np.float32(0))
         if settings.max_shares is not None:
-            return np.trunc(action * settings.max_shares)
-        size = settings.max_trade * self.value
-        return np.trunc(action * size / np.maximum(self.price, np.finfo(np.float32).tiny))
+            return np.trunc(action * np.float32(settings.max_shares))
+        size = np.float32(settings.max_trade * self.value)
+        return np.trunc(action * (size / np.maximum(self.prices[self.row], SMALLEST_PRICE)))

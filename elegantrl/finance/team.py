@@ -27,8 +27,8 @@ SECTORS: dict[str, tuple[str, ...]] = {
 
 
 class PortfolioTeamVecEnv(PortfolioVecEnv):
-    """N accounts, each managed by a team. An agent sees the features and weights of its own assets, the cash and the
-    share of its group; the numbers of all agents, and a zero for cash, decide the weights together.
+    """N accounts, each managed by a team. An agent sees weights and features of its own assets and the share of cash;
+    the numbers of all agents, and a zero for cash, decide the weights together.
 
     ``groups`` names the assets of each agent; further arguments are those of ``PortfolioSettings``. With
     ``risk_aversion`` the one reward is adjusted for risk.
@@ -52,21 +52,16 @@ class PortfolioTeamVecEnv(PortfolioVecEnv):
         self._check_groups(assets)
         self.agent_names, self.num_agents = tuple(self.groups), len(self.groups)
         columns = [[assets.index(name) for name in members] for members in self.groups.values()]
-        widest, num_fields = max(map(len, columns)), self._num_fields - 1
+        widest, num_fields = max(map(len, columns)), self._num_fields
         place = {asset: (g, k) for g, group in enumerate(columns) for k, asset in enumerate(group)}
         # Where the number of each asset is in the actions of a lane [A].
         self._places = torch.tensor([place[a][0] * widest + place[a][1] for a in range(len(assets))])
-        # Which columns of the whole observation an agent sees [G, ...]; the last one is a column of zeros.
-        zeros, first = self.num_seen, self.num_seen - len(assets) * num_fields
+        # Which columns of the whole observation an agent sees [G, ...]; one more column holds zeros.
         seen = []
         for group in columns:
-            padding = [zeros] * (widest - len(group))
-            features = [first + a * num_fields + f for a in group for f in range(num_fields)]
-            seen.append([0, *(1 + a for a in group), *padding, *features, *(padding * num_fields)])
-        self._seen_columns = torch.tensor(seen)
-        self._member = torch.zeros(self.num_agents, len(assets))
-        for g, group in enumerate(columns):
-            self._member[g, group] = 1.0
+            own = [a * num_fields + f for a in group for f in range(num_fields)]
+            seen.append([*own, *([self.num_seen] * (widest * num_fields - len(own)))])
+        self._columns = torch.tensor(seen)
         self.obs = Obs(Leaf((self.num_agents, len(seen[0]) + 1)), state=Leaf((self.num_seen,)))  # type: ignore[arg-type]
         self.action = ActionSpec(dim=widest, sizes=tuple(map(len, columns)))
 
@@ -94,5 +89,6 @@ class PortfolioTeamVecEnv(PortfolioVecEnv):
     def shared_out(self, whole: Tensor) -> Obs:
         """What each agent sees of an observation of ``PortfolioVecEnv``, and all of it for the central value."""
         padded = torch.cat([whole, whole.new_zeros(len(whole), 1)], 1)
-        shares = whole[:, 1 : 1 + self.num_assets] @ self._member.T.to(self.device)
-        return Obs(torch.cat([padded[:, self._seen_columns.to(self.device)], shares.unsqueeze(2)], 2), state=whole)
+        weights = whole[:, : self.num_assets * self._num_fields : self._num_fields]
+        cash = (1 - weights.sum(1))[:, None, None].expand(-1, len(self._columns), 1)
+        return Obs(torch.cat([padded[:, self._columns.to(self.device)], cash], 2), state=whole)

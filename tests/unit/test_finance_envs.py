@@ -92,7 +92,7 @@ def test_tensor_lanes_keep_exact_accounts() -> None:
     for _ in range(69):
         before = env._state
         env.step(torch.rand(2048, 4, generator=generator) * 2.5 - 1)
-        after, price = env._state, env.rows_of(env._state)[:, :, 0].double()
+        after, price = env._state, env.seen(env._state).price.double()
         cost = 0.01 * ((after[:, HELD:] - before[:, HELD:]).abs() * price).sum(1)
         paid_out = before[:, HELD:] * price  # delisted positions leave without a cost
         value = after[:, CASH] + (after[:, HELD:] * price).sum(1)
@@ -190,7 +190,9 @@ def test_a_team_gives_the_numbers_of_one_portfolio() -> None:
         other = alone.step(torch.cat([numbers, torch.zeros(2, 1)], 1))
         assert torch.allclose(step.reward.sum(1), other.reward) and torch.equal(step.reward[:, 0], step.reward[:, 1])
         assert torch.equal(step.obs.state, other.obs)
-    assert torch.equal(obs.seen[:, 0, 1], whole[:, 3])  # its own weight of S2
+    num_fields = len(team.market.table.fields)
+    assert torch.equal(obs.seen[:, 0, :num_fields], whole[:, 2 * num_fields : 3 * num_fields])  # S2 is its own asset
+    assert (obs.seen[:, 0, num_fields:-1] == 0).all() and (obs.seen[:, :, -1] == 1).all()  # the rest of a row, and cash
     with pytest.raises(ConfigError, match="must name each asset of the prices once"):
         PortfolioTeamVecEnv(table, 1, groups={"a": ["S0"]})
 
