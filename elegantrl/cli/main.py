@@ -25,6 +25,8 @@ usage: elegantrl COMMAND ...
   watch FOLDER...    show that page in a browser while the run is running
   bench AGENT ENV    measure layouts of processes and print the fastest on this machine
   submit -- COMMAND  run a command on a Ray cluster, e.g.  elegantrl submit --address URL -- train ppo CartPole-v1
+  finance train ...  train trading agents on real prices, e.g.  elegantrl finance train ppo --seeds 5
+  backtest FOLDER    back-test trading agents and write a report
   envs               list environments
   agents             list agents
 
@@ -53,7 +55,7 @@ def usage_for(argv: list[str]) -> str | None:
 
 def commands() -> dict[str, Callable[[list[str]], int]]:
     # Imported here so that `elegantrl --help` need not import torch.
-    from . import bench, evaluate, evolve, export, lists, plot, record, serve, submit, train, watch
+    from . import bench, evaluate, evolve, export, finance, lists, plot, record, serve, submit, train, watch
 
     return {
         "train": train.main,
@@ -67,6 +69,8 @@ def commands() -> dict[str, Callable[[list[str]], int]]:
         "watch": watch.watch_main,
         "bench": bench.main,
         "submit": submit.main,
+        "finance": finance.main,
+        "backtest": finance.backtest_main,
         "envs": lists.envs_main,
         "agents": lists.agents_main,
     }

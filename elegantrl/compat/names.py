@@ -57,6 +57,8 @@ NAMES: dict[str, str] = {
     "ChasingEnv": "envs",
     "ChasingVecEnv": "envs",
     "PendulumEnv": "envs",
+    "StockTradingEnv": "stocks",
+    "StockTradingVecEnv": "stocks",
     "IsaacOneEnv": "isaac",
     "IsaacVecEnv": "isaac",
     "AgentBase": "agents",
@@ -70,7 +72,7 @@ NAMES: dict[str, str] = {
 }
 """Documented name -> the module here that defines it; ``gym`` is a module itself."""
 
-_LATER = ("AgentEmbedDQN", "AgentEnsembleDQN", "StockTradingEnv", "StockTradingVecEnv")
+_LATER = ("AgentEmbedDQN", "AgentEnsembleDQN")
 
 PROCESSES = ("Worker", "Learner", "EvaluatorProc", "PipeWorker", "PipeLearner", "PipeEvaluator")
 

@@ -35,7 +35,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "elegantrl.envs.IsaacGym": ISAAC,
     "elegantrl.envs.CustomGymEnv": ("PendulumEnv",),
     **dict.fromkeys((f"elegantrl.agents.{name}" for name in (*AGENTS, *LATER) if name.startswith("Agent")), (*AGENTS,)),
-    "elegantrl.envs.StockTradingEnv": (),
+    "elegantrl.envs.StockTradingEnv": ("StockTradingEnv", "StockTradingVecEnv"),
 }
 """Documented module path -> the names that a star import of it imports; other names of this package resolve too."""
 

@@ -1,10 +1,17 @@
-"""Suggestions for unknown names."""
+"""Names that are found later, and suggestions for unknown ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from ..errors import did_you_mean
+
+LATE = {
+    "StockTrading": "elegantrl.finance:StockTradingVecEnv",
+    "Portfolio": "elegantrl.finance:PortfolioVecEnv",
+    "PortfolioTeam": "elegantrl.finance:PortfolioTeamVecEnv",
+}
+"""Environments of this library that are imported at their first use; their prices need the extra ``finance``."""
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str) -> str:

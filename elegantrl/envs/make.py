@@ -22,7 +22,7 @@ from .envpool import EnvPoolVecEnv
 from .frame_stack import FrameStackVecEnv
 from .games import PACKAGES, installed, make_lane, missing, package_of, register_package, usual_frames
 from .gymnasium import GymVecEnv
-from .hints import suggest
+from .hints import LATE, suggest
 from .lanes import lanes_of
 from .pettingzoo import maker_of, missing_package, mpe_names
 from .teams import is_team, make_team
@@ -66,7 +66,7 @@ register_env("TensorSkirmish", SkirmishVecEnv)
 def env_names() -> list[tuple[str, str]]:
     """The (name, kind) of every environment that works here: registered ones, then Gymnasium's newest versions, then
     those of ``mpe2``. A package with thousands of variants has some of them listed."""
-    names = [(name, "tensor") for name in _factories]
+    names = [(name, "tensor") for name in _factories] + [(name, "finance") for name in LATE if _installed("skfolio")]
     packages = [package for package in PACKAGES if installed(package)]
     for each in packages:
         register_package(each, each.extra)
@@ -109,10 +109,9 @@ def make_env(
 
     A class or function that takes ``slot`` gets the number of the environment within the run, counted from
     ``first_slot``; environments of an evaluation have none, and play Atari games to their end for their own rewards.
-    ``frame_stack`` is the number of frames that a policy sees
-    of every picture; None: as usual for the environment. ``masks``: whether observations are ``Obs`` with the actions
-    that may be taken; None: if the environment gives masks (``masks.py`` says how). A class or function that takes
-    ``masks`` is told if it is not None.
+    ``frame_stack`` is the number of frames that a policy sees of every picture; None: as usual for the environment.
+    ``masks``: whether observations are ``Obs`` with the actions that may be taken; None: if the environment gives masks
+    (``masks.py`` says how). A class or function that takes ``masks`` is told if it is not None.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs={num_envs} is too small; an environment has at least 1 lane")
@@ -141,6 +140,7 @@ def _make(env: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
 
 
 def _make_named(name: str, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
+    name = LATE.get(name, name)
     if name in _factories:
         return _make_called(_factories[name], name, wanted, kwargs)
     if name.startswith("envpool:"):
@@ -281,7 +281,7 @@ def _gymnasium_spec(env_id: str) -> Any:
 
 def _unknown(name: str) -> SpecError:
     otherwise = "`elegantrl envs` lists the known names, and 'module.path:attribute' imports your own"
-    return SpecError(f"unknown environment {name!r}; {suggest(name, [*_factories, *gym.registry], otherwise)}")
+    return SpecError(f"unknown environment {name!r}; {suggest(name, [*_factories, *LATE, *gym.registry], otherwise)}")
 
 
 def _make_gymnasium(spec: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:

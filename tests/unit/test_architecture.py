@@ -39,7 +39,7 @@ LAYERS = [
     {"report"},
     {"runtime"},
     {"population"},
-    {"deploy"},
+    {"deploy", "finance"},
     {"cli", "compat", "testing", "simulation", "__init__", "__main__"},
 ]
 """From the ground up: a unit imports from its own layer and from those below."""
@@ -234,6 +234,7 @@ HELPERS = {
     "deployed.py",
     "episode_games.py",
     "golden.py",
+    "markets.py",
     "names.py",
     "samples.py",
     "serving.py",

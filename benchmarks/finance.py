@@ -1,0 +1,178 @@
+"""How fast is trading? Lanes of tensors against the single environment, and PPO on them against Stable-Baselines3.
+
+    python benchmarks/finance.py            # ratios
+    python benchmarks/finance.py --scale    # minute bars of 100 assets over four years: memory and speed
+
+The single environment is our Gymnasium one in NumPy, which computes the same numbers. Stable-Baselines3 trains on 8 of
+it in one process, which on one core is the faster of its vectorisations. Seconds are those of the processor, so that
+other programs on the machine do not count; both sides alternate, with one thread. Results go to results/finance.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import RESULTS, Measurement, alternate, environment, show, write_json
+
+from elegantrl.execute.settle import keep_freed_memory
+from elegantrl.finance import StockTradingEnv, StockTradingVecEnv
+from elegantrl.finance.features import FEATURES
+from elegantrl.runtime.train import train
+
+MARKET: dict[str, Any] = {"period": "1990:2012", "episode_steps": 252, "random_start": True}
+LANES = 2048
+QUIET: dict[str, Any] = {
+    "eval": {"interval": 10**12, "episodes": 1, "max_episode_steps": 1},
+    "checkpoint": {"interval": 10**12},
+    "verbose": False,
+    "target_return": float("inf"),
+    "loggers": [],
+    "executor": "inline",
+}
+
+
+def lanes_speed(steps: int) -> float:
+    env = StockTradingVecEnv(num_envs=LANES, **MARKET)
+    env.reset(0)
+    actions = torch.rand(16, LANES, env.num_assets) * 2 - 1
+    with torch.inference_mode():
+        env.step(actions[0])
+        started = time.process_time()
+        for i in range(steps):
+            env.step(actions[i % 16])
+        return LANES * steps / (time.process_time() - started)
+
+
+def single_speed(steps: int) -> float:
+    env = StockTradingEnv(**MARKET)
+    env.reset(seed=0)
+    actions = np.random.default_rng(0).uniform(-1, 1, (64, env.num_assets)).astype(np.float32)
+    started = time.process_time()
+    for i in range(steps):
+        if env.step(actions[i % 64])[3]:
+            env.reset()
+    return steps / (time.process_time() - started)
+
+
+def ppo_speed(num_rollouts: int) -> float:
+    """The whole call of the public entry point counts, with its start and an evaluation."""
+    shape = {"num_envs": LANES, "horizon": 16, "batch_size": 8192, "num_epochs": 4, "hidden": (64, 64)}
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        run = train("ppo", "StockTrading", run_dir=Path(folder) / "run", env_kwargs=MARKET,
+                    max_steps=num_rollouts * LANES * 16, **shape, **QUIET)  # fmt: skip
+        return float(run.summary["env_steps"] / (time.process_time() - started))
+
+
+def sb3_speed(num_steps: int) -> float:
+    """Only ``learn`` counts; as many epochs per sample as ours, in the minibatches that are usual for it."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    venv = make_vec_env(lambda: StockTradingEnv(**MARKET), 8)  # in one process: with one core the faster one
+    model = PPO("MlpPolicy", venv, n_steps=256, batch_size=256, n_epochs=4, device="cpu")
+    started = time.process_time()
+    model.learn(num_steps)
+    return model.num_timesteps / (time.process_time() - started)
+
+
+def measure(repeats: int) -> list[Measurement]:
+    keep_freed_memory()  # as in every run: freed memory is used again
+    torch.set_num_threads(1)
+    lanes, single = alternate(lambda: lanes_speed(200), lambda: single_speed(4000), repeats=repeats)
+    ppo, sb3 = alternate(lambda: ppo_speed(6), lambda: sb3_speed(2048), repeats=repeats)
+    return [
+        Measurement(
+            f"StockTrading, {LANES} lanes, 20 stocks", "steps/s", lanes, single, "single environment", ">= 100"
+        ),
+        Measurement(
+            f"PPO on {LANES} lanes, learning included", "steps/s", ppo, sb3, "SB3 PPO, 8 environments", ">= 30"
+        ),
+    ]
+
+
+# ---- scale
+
+
+def scale(rows: int = 400_000, assets: int = 100) -> dict[str, Any]:
+    """Memory of training on minute bars: that of the same run on a small table is taken off."""
+    with tempfile.TemporaryDirectory() as folder:
+        base = in_process(minute_bars(Path(folder) / "small", 1000, assets))
+        table = minute_bars(Path(folder) / "large", rows, assets)
+        found = in_process(table)
+        raw = (Path(table) / "values.npy").stat().st_size
+    used = found["peak_bytes"] - base["peak_bytes"]
+    return {"rows": rows, "assets": assets, "fields": 1 + len(FEATURES), "raw_bytes": raw, "extra_bytes": used,
+            "extra_over_raw": used / raw, "steps_per_second": found["steps_per_second"]}  # fmt: skip
+
+
+def minute_bars(folder: Path, rows: int, assets: int) -> str:
+    """Random walks with random features, written in parts: the whole table is never in memory here."""
+    folder.mkdir()
+    stream, fields = np.random.default_rng(0), ("close", *FEATURES)
+    shape = (rows, assets, len(fields))
+    values = np.lib.format.open_memmap(folder / "values.npy", mode="w+", dtype=np.float32, shape=shape)
+    price = np.full(assets, 100.0)
+    for begin in range(0, rows, 10_000):
+        part = values[begin : begin + 10_000]
+        part[:] = stream.standard_normal(part.shape, dtype=np.float32)
+        walk = price * np.exp(0.001 * stream.standard_normal((len(part), assets))).cumprod(0)
+        part[:, :, 0], price = walk, walk[-1]
+    values.flush()
+    dates = np.datetime64("2018-01-01T09:30:00", "s") + 60 * np.arange(rows)
+    np.save(folder / "dates.npy", dates.astype(np.int64))
+    about = {"assets": [f"S{i}" for i in range(assets)], "fields": fields, "parts": ["dates", "values"]}
+    (folder / "table.json").write_text(json.dumps(about))
+    return str(folder)
+
+
+def in_process(table: str) -> dict[str, float]:
+    """Steps per second and the highest memory of one training, in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=train_on, args=(table, theirs))
+    process.start()
+    theirs.close()
+    found: dict[str, float] = ours.recv()
+    process.join()
+    return found
+
+
+def train_on(table: str, answer: Any) -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        run = train("ppo", "StockTrading", run_dir=Path(folder) / "run", num_envs=256, horizon=32, batch_size=2048,
+                    num_epochs=2, env_kwargs={"data": table, "episode_steps": 390, "random_start": True},
+                    max_steps=256 * 32 * 12, **QUIET)  # fmt: skip
+        seconds = time.process_time() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    answer.send({"steps_per_second": run.summary["env_steps"] / seconds, "peak_bytes": peak})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--scale", action="store_true", help="measure minute bars instead of ratios")
+    args = parser.parse_args()
+    path = RESULTS / "finance.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
+    if args.scale:
+        before |= {"scale": scale()}
+        print(json.dumps(before["scale"], indent=1))
+    else:
+        before |= {"measurements": show("trading", measure(args.repeats))}
+    write_json(path.name, before | {"environment": environment()})
+
+
+if __name__ == "__main__":
+    main()

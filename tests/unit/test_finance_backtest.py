@@ -1,0 +1,312 @@
+"""Back-tests: figures equal to those of empyrical, rules by hand, and no look-ahead anywhere in the pipeline."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import empyrical
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markets import random_table, table_of
+
+from elegantrl.cli.main import main
+from elegantrl.errors import ConfigError, SpecError
+from elegantrl.finance import PriceTable, load_prices, parse_period
+from elegantrl.finance.audit import audit, other_future, refuse_feature_lookahead, refuse_lookahead
+from elegantrl.finance.backtest import make_market_env, play, play_baselines, play_random, play_rule
+from elegantrl.finance.baselines import RULES, View, least_variance, momentum
+from elegantrl.finance.experiment import ExperimentConfig, run_experiment
+from elegantrl.finance.features import FEATURES, with_features
+from elegantrl.finance.ledger import Ledger, joined
+from elegantrl.finance.metrics import bars_per_year, performance, sharpe_difference
+from elegantrl.finance.periods import make_folds
+from elegantrl.finance.results import backtest
+from elegantrl.store.trained import TrainedPolicy
+
+# ---- figures
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), drift=st.sampled_from([-0.002, 0.0, 0.001]), count=st.integers(3, 600))
+def test_figures_equal_those_of_empyrical(seed: int, drift: float, count: int) -> None:
+    returns = drift + 0.01 * np.random.default_rng(seed).standard_normal(count)
+    found = performance(returns)
+    assert found.cumulative_return == pytest.approx(empyrical.cum_returns_final(returns), abs=1e-12)
+    assert found.annual_return == pytest.approx(empyrical.annual_return(returns), abs=1e-10)
+    assert found.annual_volatility == pytest.approx(empyrical.annual_volatility(returns), rel=1e-10)
+    assert found.max_drawdown == pytest.approx(empyrical.max_drawdown(returns), abs=1e-12)
+    assert found.sharpe == pytest.approx(empyrical.sharpe_ratio(returns), rel=1e-9)
+    if (returns < 0).any():
+        assert found.sortino == pytest.approx(empyrical.sortino_ratio(returns), rel=1e-9)
+        assert found.calmar == pytest.approx(empyrical.calmar_ratio(returns), rel=1e-9)
+
+
+def test_the_index_from_2016_to_2020_has_its_known_figures() -> None:
+    """The check of FinRL's issue 746 with the index at hand: 2012.66 on 2016-01-04 and 2929.80 on 2020-05-08."""
+    table = load_prices("sp500-index")
+    first, last = table.span(parse_period("2016-01-04:2020-05-08"))
+    close = table.close[first : last + 1, 0].astype(np.float64)
+    found = performance(close[1:] / close[:-1] - 1)
+    assert found.cumulative_return == pytest.approx(2929.80 / 2012.66 - 1, abs=1e-4)
+    assert found.annual_return == pytest.approx(0.090, abs=0.002)
+    assert found.max_drawdown == pytest.approx(-0.339, abs=0.001)  # from 3386 on 2020-02-19 to 2237 on 2020-03-23
+    assert found.annual_volatility == pytest.approx(0.196, abs=0.005)
+
+
+def test_the_interval_of_a_sharpe_difference() -> None:
+    stream = np.random.default_rng(0)
+    market = 0.01 * stream.standard_normal(1500)
+    same = sharpe_difference(market, market)
+    assert same == (0.0, 0.0, 0.0)
+    better = sharpe_difference(market + 0.002, market)
+    assert better.low > 0 and better.low < better.value < better.high
+    noise = sharpe_difference(0.01 * stream.standard_normal(1500), market)
+    assert noise.low < 0 < noise.high
+    # Independent series of n days: the standard error of a difference of annual ratios is about sqrt(2 * 252 / n).
+    assert (noise.high - noise.low) / 3.92 == pytest.approx(np.sqrt(2 * 252 / 1500), rel=0.25)
+
+
+def test_bars_per_year() -> None:
+    days = np.arange("2020-01-01", "2020-03-01", dtype="datetime64[D]").astype("datetime64[s]")
+    assert bars_per_year(days) == 252
+    assert bars_per_year(np.concatenate([days, days + np.timedelta64(3600, "s")])[np.arange(120) % 120]) == 504
+    assert bars_per_year(days[::7]) == pytest.approx(52.18, abs=0.01)
+
+
+# ---- rules
+
+
+def test_rules_by_hand() -> None:
+    table = table_of(np.array([[10.0, 10.0], [20.0, 10.0], [40.0, 10.0], [40.0, 5.0]]))
+    for kind in ("stock", "portfolio"):
+        env = make_market_env(kind, table, None, {"cost": 0.0, "cash": 1000.0})
+        ledger = play_rule(env, RULES["buy and hold"], "hold")
+        # Decided at 10, bought at the next close: 20 and 10.
+        shares = [50, 50] if kind == "stock" else [25, 50]
+        if kind == "stock":  # 50 shares of each cost 1500, the cash suffices for two thirds
+            shares = [33, 33]
+        assert ledger.positions[1].tolist() == pytest.approx([shares[0] * 20, shares[1] * 10])
+        assert ledger.positions[3].tolist() == pytest.approx([shares[0] * 40, shares[1] * 5])
+        assert ledger.value[3] == pytest.approx(ledger.cash[1] + shares[0] * 40 + shares[1] * 5)
+        assert ledger.traded[2:].any() == 0
+
+
+def test_weights_of_minimum_variance_and_momentum() -> None:
+    assert least_variance(np.diag([1.0, 4.0])).tolist() == pytest.approx([0.8, 0.2], abs=1e-5)
+    # Without the limit the second weight would be -0.2: it is 0.
+    assert least_variance(np.array([[1.0, 1.5], [1.5, 4.0]])).tolist() == pytest.approx([1.0, 0.0], abs=1e-5)
+    close = np.outer(np.arange(1.0, 301), [1, 1, 1, 1]) ** np.array([0.1, 0.5, 0.2, 0.3])
+    assert momentum(View(close, np.ones(4, dtype=bool), 0)).tolist() == [0, 1, 0, 0]  # type: ignore[union-attr]
+    assert momentum(View(close, np.ones(4, dtype=bool), 5)) is None
+
+
+def test_baselines_keep_exact_accounts_and_do_not_look_ahead() -> None:
+    table = random_table(1, bars=320, gaps=True)
+    for kind in ("stock", "portfolio"):
+        env = make_market_env(kind, table, "2020-09:2020-11-15", {"cost": 0.002})
+        for ledger in play_baselines(env):
+            assert ledger.accounting_error() < 1e-12, ledger.name
+            assert (ledger.cash > -1e-6).all()
+    for name, rule in RULES.items():
+
+        def run(prices: PriceTable, rule: Any = rule, name: str = name) -> Ledger:
+            return play_rule(make_market_env("stock", prices, "2020-09:2020-11-15", {}), rule, name)
+
+        refuse_lookahead(run, table, [260, 300])
+
+
+def test_trades_are_written_one_by_one() -> None:
+    env = make_market_env("stock", random_table(1), None, {"cost": 0.01})
+    ledger = play_random(env)
+    rows = list(csv.DictReader(io.StringIO(ledger.trades_csv())))
+    assert len(rows) == int((ledger.traded != 0).sum()) > 50
+    assert sum(float(row["cost"]) for row in rows) == pytest.approx(ledger.cost.sum(), abs=0.01 * len(rows))
+    assert all(float(row["shares"]) == int(float(row["shares"])) for row in rows)
+
+
+def test_folds_join_at_the_cost_of_selling_everything() -> None:
+    def account(value: float, held: float) -> Ledger:
+        two = np.array([value, value])
+        held_T = np.array([[0.0], [held]])
+        return Ledger(
+            "x", ("A",), np.array([1, 2], "datetime64[s]"), np.ones((2, 1)), two - held_T[:, 0], held_T, held_T, 0 * two
+        )
+
+    whole = joined([account(100.0, 50.0), account(200.0, 80.0)], cost=0.1)
+    assert whole.value.tolist() == [100, 95, 95] and whole.cost.tolist() == [0, 5, 0]
+    assert whole.positions[:, 0].tolist() == [0, 0, 38] and whole.traded[:, 0].tolist() == [0, 0, 38]
+
+
+# ---- no look-ahead
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), row=st.integers(5, 110), gaps=st.booleans())
+def test_no_feature_depends_on_a_later_price(seed: int, row: int, gaps: bool) -> None:
+    """Guards against: E5, features that use the future."""
+    table = random_table(seed, gaps=gaps)
+    refuse_feature_lookahead(lambda prices: with_features(prices, turbulence=True), table, [row])
+
+
+LEAKS = {
+    "centred mean": lambda b: b["close"] / np.apply_along_axis(np.convolve, 0, b["close"], np.ones(5) / 5, "same"),
+    "scaled by the whole period": lambda b: (b["close"] - b["close"].mean(0)) / b["close"].std(0),
+    "tomorrow": lambda b: np.roll(b["close"], -1, 0) / b["close"] - 1,
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_planted_leak_is_found(name: str) -> None:
+    table = random_table(0)
+    leaking = {**FEATURES, name: LEAKS[name]}
+    with pytest.raises(SpecError, match=f"the feature '{name}' looks ahead: it depends on prices after 2020-02-20"):
+        refuse_feature_lookahead(lambda prices: with_features(prices, features=leaking), table, [50])
+
+
+def test_an_oracle_earns_absurdly_much_and_is_found() -> None:
+    raw = random_table(0, bars=250)
+
+    def oracle(prices: PriceTable) -> Ledger:
+        """Puts everything into the asset that rises most between the bar of execution and the one after it."""
+        env = make_market_env("portfolio", prices, None, {"cost": 0.0, "short": True})
+        close = prices.close
+
+        def decide(obs: Any) -> Any:
+            last = min(env.row + 2, len(close) - 1)
+            return np.eye(env.num_assets)[np.argmax(close[last] / close[env.row + 1])].astype(np.float32)
+
+        return play(env, decide, "oracle")
+
+    ledger = oracle(raw)
+    assert performance(ledger.returns).cumulative_return > 50
+    with pytest.raises(SpecError, match=r"'oracle' looks ahead: its (cash|positions|traded) on 2020-"):
+        audit(oracle, raw, ledger)
+
+
+def test_an_account_that_does_not_add_up_is_found() -> None:
+    ledger = play_random(make_market_env("stock", random_table(0), None, {}))
+    ledger.cash[40:] += 1.0
+    with pytest.raises(SpecError, match="breaks value before = value after"):
+        audit(lambda prices: ledger, random_table(0), ledger)
+
+
+Done = tuple[PriceTable, Path]
+SMALL: dict[str, Any] = {
+    "agents": ("ppo",),
+    "train": "2020-01:2020-05",
+    "validate": "2020-06:2020-07",
+    "test": "2020-08:2020-10",
+    "episode_steps": 30,
+    "num_envs": 4,
+    "max_steps": 512,
+    "snapshots": 2,
+    "agent": {"horizon": 64, "batch_size": 64, "num_epochs": 1, "normalize_obs": True},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A small experiment with two seeds and a normaliser."""
+    folder = tmp_path_factory.mktemp("experiment")
+    table = random_table(9, bars=305)
+    table.save(folder / "raw")
+    run_experiment(ExperimentConfig(**SMALL, seeds=2, data=str(folder / "raw")), folder / "out")
+    return table, folder / "out"
+
+
+def test_nothing_of_the_test_period_reaches_training_and_choice(trained: Done, tmp_path: Path) -> None:
+    """With other prices after the validation period, training, normaliser and choice are the same bit for bit."""
+    table, folder = trained
+    _, last = table.span(parse_period(SMALL["validate"]))
+    other_future(table, last).save(tmp_path / "raw")
+    run_experiment(ExperimentConfig(**SMALL, seeds=2, data=str(tmp_path / "raw")), tmp_path / "out")
+    for seed in (0, 1):
+        ours, theirs = (
+            TrainedPolicy.load(x / "runs" / f"ppo_seed{seed}", allow_import=True).policy.state_dict()
+            for x in (folder, tmp_path / "out")
+        )
+        assert any("mean" in name for name in ours)  # the normaliser is a part of the policy
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert (folder / "choice.json").read_text() == (tmp_path / "out" / "choice.json").read_text()
+
+
+def test_a_report_with_everything_in_it(trained: Done, capsys: pytest.CaptureFixture[str]) -> None:
+    _, folder = trained
+    assert main(["backtest", str(folder)]) == 0
+    assert "ppo ensemble" in capsys.readouterr().out
+    found = json.loads((folder / "metrics.json").read_text())
+    names = [row["name"] for row in found["strategies"]]
+    assert names == ["ppo ensemble", "ppo seed 0", "ppo seed 1", *RULES, "random"]
+    assert found["policies_tried"] == 4 and len(found["audit"]["look_ahead_checked_at"]) == 3
+    assert found["audit"]["accounting_error"] < 1e-12
+    page = (folder / "report.html").read_text()
+    assert page.count("<svg") == 5 and "<script" not in page and "http" not in page.replace("http-equiv", "")
+    for words in ("Drawdown", "Exposure", "Turnover", "Costs", "Returns by month", "4 policies"):
+        assert words in page
+    trades = (folder / "trades.csv").read_text().splitlines()
+    assert trades[0] == "date,asset,side,shares,price,value,cost"
+    equity = (folder / "equity.csv").read_text().splitlines()
+    assert len(equity) == 1 + 92 and equity[0].startswith("date,ppo ensemble,")
+
+
+def test_a_single_run_can_be_back_tested(trained: Done, tmp_path: Path) -> None:
+    _, folder = trained
+    run = folder / "runs" / "ppo_seed0"
+    with pytest.raises(ConfigError, match="names no test period; add --test START:END"):
+        backtest(run, allow_import=True)
+    found = backtest(run, "2020-08:2020-09", tmp_path, allow_import=True)
+    assert found.main.ledger.name == "ppo" and (tmp_path / "report.html").exists()
+
+
+def test_walk_forward_trains_on_everything_before_each_test_year(trained: Done) -> None:
+    table = load_prices("sp500")
+    folds = make_folds("1990:2012", "2013:2016", "2017:2021", table, walk_forward=2)
+    assert [tuple(map(str, fold)) for fold in folds] == [
+        ("1990-01-01:2012-12-31", "2013-01-01:2016-12-31", "2017-01-01:2018-12-31"),
+        ("1990-01-01:2014-12-31", "2015-01-01:2018-12-31", "2019-01-01:2020-12-31"),
+        ("1990-01-01:2016-12-31", "2017-01-01:2020-12-31", "2021-01-01:2021-12-31"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--train", "2020-01:2020-06"], "train=2020-01-01:2020-06-30 must end before validate=2020-06-01:2020-07-31"),
+        (["--test", "2031:2032"], "lies outside of the prices"),
+        (["--test", "2019"], "'2019' is not START:END"),
+        (["--env-kwargs", "assets=[S9]"], "there is no asset 'S9'"),
+        (["--env-kwargs", "cost=1.0"], "env.cost=1.0 is out of range"),
+        (["--env-kwargs", "period=2020:2021"], "env.period follows from the periods"),
+        (["--seeds", "0"], "seeds=0 is out of range"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_nothing_is_written(
+    words: list[str],
+    sentence: str,
+    trained: Done,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, folder = trained
+    config = {name: SMALL[name] for name in ("train", "validate", "test")} | {"data": str(folder.parent / "raw")}
+    base = [word for name, value in config.items() for word in (f"--{name}", value)]
+    argv = ["finance", "train", "ppo", *base, "--episode-steps", "30", "--run-dir", str(tmp_path / "x"), *words]
+    assert main(argv) == 2
+    text = capsys.readouterr().err
+    assert sentence in text and text.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_experiment_from_a_file_continues(trained: Done, capsys: pytest.CaptureFixture[str]) -> None:
+    _, folder = trained
+    argv = ["finance", "train", "--config", str(folder / "finance.yaml"), "--run-dir", str(folder)]
+    assert main(argv) == 2 and "already holds an experiment" in capsys.readouterr().err
+    assert main([*argv, "--resume"]) == 0  # both runs are finished, so nothing is trained again
+    assert "chosen on 2020-06:2020-07: ppo ensemble, among 4 policies" in capsys.readouterr().out
