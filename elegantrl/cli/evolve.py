@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 
+from ..config.yaml_text import parse_yaml
 from ..errors import ConfigError
 from ..imports import is_foreign_code
 from ..population.config import PopulationConfig
@@ -37,6 +39,9 @@ class Flags:
     """Start the population in --run-dir, or continue it if there is one: for jobs that a cluster starts again."""
     stacked: Switch = False
     """Train all members as one program on one device: one agent, a tensor environment, generations without a log."""
+    settings: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.NAME=VALUE ...")] = ()
+    """Settings of all runs, on top of the tuned ones: env.num_envs=8 train.device=cuda agent.hidden=[64,64]; an agent
+    takes those that it has. `elegantrl train AGENT ENV --help` lists them."""
     population: OmitArgPrefixes[PopulationConfig]
 
 
@@ -66,12 +71,30 @@ def main(argv: list[str]) -> int:
         return exit_code(run_population(config, config.env, file_flags.run_dir, file_flags.resume))
     env = argv[0]
     flags = parse(Flags, argv[1:], f"elegantrl evolve {env}", Flags(population=PopulationConfig(env=env)))
+    population = flags.population
+    if flags.settings:
+        population = replace(population, settings=parse_settings(flags.settings))
     if flags.stacked:
         if flags.resume or flags.restartable:
             raise ConfigError("--stacked keeps no commits, so there is nothing to resume; leave --resume out")
-        return evolve_stacked(flags.population, flags.run_dir)
+        return evolve_stacked(population, flags.run_dir)
     resume = flags.resume or continues(flags)
-    return exit_code(run_population(flags.population, env, flags.run_dir, resume))
+    return exit_code(run_population(population, env, flags.run_dir, resume))
+
+
+def parse_settings(words: Sequence[str]) -> dict[str, Any]:
+    """``["env.num_envs=8"]`` -> ``{"env": {"num_envs": 8}}``; values are read as YAML."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        section, dot, setting = name.partition(".")
+        if not (equals and dot and setting):
+            raise ConfigError(f"--settings {word!r} is not section.name=value; for example env.num_envs=8")
+        try:
+            found.setdefault(section, {})[setting] = parse_yaml(value)
+        except ConfigError:
+            raise ConfigError(f"--settings {word!r} has a value that is not YAML; put text into quotes") from None
+    return found
 
 
 def continues(flags: Flags) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..errors import ConfigError, did_you_mean, innermost_line
@@ -125,6 +126,10 @@ class Executor(ABC):
     def num_cpus(self) -> int:
         """The processors of all machines on which roles can run."""
         return os.cpu_count() or 1
+
+    def num_gpus(self) -> float:
+        """The GPUs of all machines on which roles can run."""
+        return torch.cuda.device_count()
 
     @abstractmethod
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:

@@ -270,6 +270,9 @@ class RayExecutor(Executor):
     def num_cpus(self) -> int:
         return super().num_cpus() if self.connection.folder else int(ray.cluster_resources().get("CPU", 1))
 
+    def num_gpus(self) -> float:
+        return float(ray.cluster_resources().get("GPU", 0.0))
+
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
         return wait_for(futures, timeout)
 
@@ -302,13 +305,24 @@ def wait_for(futures: Sequence[Future], timeout: float | None) -> list[Future]:
     """``Executor.wait`` also for futures of other executors, which need no more than ``done``."""
     end = None if timeout is None else time.monotonic() + timeout
     while True:
-        done = [future for future in futures if future.done()]
+        own = [future for future in futures if isinstance(future, RayFuture) and not future.ended]
+        listen_to(own)
+        done = [f for f in futures if (f.ended if isinstance(f, RayFuture) else f.done())]
         if done or not futures or (end is not None and time.monotonic() >= end):
             return done
-        own = [future for future in futures if isinstance(future, RayFuture)]
         limits = [LOOK_SECONDS] if end is None else [LOOK_SECONDS, end - time.monotonic()]
         limits += [left for future in own if (left := future.handle.seconds_left()) is not None]
         ray.wait([future.ref for future in own], num_returns=1, timeout=max(0.0, min(limits)))
+
+
+def listen_to(futures: Sequence[RayFuture]) -> None:
+    """Receive the answers that have arrived; one question for all, because each question takes Ray some time."""
+    if not futures:
+        return
+    ready = set(ray.wait([future.ref for future in futures], num_returns=len(futures), timeout=0)[0])
+    for future in futures:
+        if future.ref in ready or future.handle.seconds_left() == 0.0:
+            future.handle.listen(future)
 
 
 # ---- what Ray says about a death

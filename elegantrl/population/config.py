@@ -66,6 +66,8 @@ class PopulationConfig(Section):
     variable RAY_ADDRESS, or a Ray of its own on this machine."""
     max_running: int | None = setting(None, ge=1, decides_numbers=False)
     """Runs at the same time; None: one per core."""
+    gpus: float = setting(1.0, gt=0.0, le=1.0, decides_numbers=False)
+    """GPUs of each member on a Ray cluster if its device is cuda; with 0.25 four members share one."""
     env_kwargs: NamedValues = field(default_factory=dict)
     """Keyword arguments of the environment."""
     settings: Hidden[dict[str, Any]] = field(default_factory=dict)

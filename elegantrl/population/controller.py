@@ -6,15 +6,18 @@ are running, so a controller that was killed continues from the log.
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, Protocol
 
 from ..errors import ConfigError, ElegantRLError, RoleDied, RoleTimedOut, SpecError, StorageError, format_error
-from ..execute.base import Executor, Future, Handle
+from ..execute.base import Executor, Future, Handle, Needs
 from ..execute.settle import settle_and
 from ..rng import derive_seed
 from ..store.storage import Storage, everywhere
@@ -24,7 +27,7 @@ from .fold import FUSED, Job, PopulationState, key_of
 from .generational import Generational
 from .log import PopulationLog
 from .member import Outcome, Task, Trainer
-from .space import NEVER, Spaces
+from .space import NEVER, Spaces, base_config
 from .tournament import Tournament
 
 WAIT_SECONDS = 1.0
@@ -70,8 +73,10 @@ class Controller:
         self.state = state or PopulationState(config)
         role = build or partial(Trainer, config, config.env if source is None else source, everywhere(storage.url))
         self.build = partial(settle_and, role, 1) if executor.isolates else role
+        self.needs = needs_of_member(config)
+        self._room = room_of(config, executor, self.needs)
         most = config.max_running or min(executor.num_cpus(), config.members * config.pods)
-        self.max_running = most if executor.isolates else 1
+        self.max_running = int(min(most, self._room))
         self.running: dict[Future, tuple[Job, Handle]] = {}
         self.stop: str | None = None
         self.stored = set(storage.list("runs"))
@@ -93,19 +98,20 @@ class Controller:
 
     def request_running(self, more: int) -> None:
         """Change the number of runs at the same time; safe to call from a signal handler."""
-        self.max_running = max(1, self.max_running + more)
+        self.max_running = int(max(1, min(self.max_running + more, self._room)))
 
     # ---- the loop
 
     def run(self) -> str:
         """Train until all periods are complete; returns the reason to stop."""
         try:
-            self.record([[] if self.state.members else self.plan.begin()])
-            while not self.state.is_complete and self.stop is None:
-                self.submit()
-                ended = self.executor.wait(list(self.running), WAIT_SECONDS)
-                if ended:
-                    self.record(map(self.take, ended))
+            with imports_left_alone():
+                self.record([[] if self.state.members else self.plan.begin()])
+                while not self.state.is_complete and self.stop is None:
+                    self.submit()
+                    ended = self.executor.wait(list(self.running), WAIT_SECONDS)
+                    if ended:
+                        self.record(map(self.take, ended))
         except Interrupted:
             assert self.stop is not None
         if self.stop is None:
@@ -143,18 +149,29 @@ class Controller:
         """Start what is due, up to the number of runs at the same time."""
         while self._free and len(self._free) + len(self.running) > self.max_running:
             self.executor.kill(self._free.pop())
-        while self._queue and len(self.running) < self.max_running and self.stop is None:
-            job = self._queue.popleft()
-            if job not in self.state.due:  # its member was retired
-                continue
-            handle = self._free.pop() if self._free else self.executor.spawn(self.build)
+        jobs = self.next_jobs(self.max_running - len(self.running))
+        missing = len(jobs) - len(self._free)
+        if missing > 0:  # at the same time: a process of another machine takes seconds to start
+            self._free += self.executor.spawn_all([self.build] * missing, needs=self.needs)
+        timeout = self.time_limit()
+        for job in jobs:
+            handle = self._free.pop()
             method, arguments = self.call_of(job)
             self._in_call = not self.executor.isolates
             try:
-                future = handle.call(method, *arguments, timeout=self.time_limit())
+                future = handle.call(method, *arguments, timeout=timeout)
             finally:
                 self._in_call = False
             self.running[future] = job, handle
+
+    def next_jobs(self, most: int) -> list[Job]:
+        """The oldest jobs that wait, without those of members that were retired."""
+        jobs: list[Job] = []
+        while self._queue and len(jobs) < most and self.stop is None:
+            job = self._queue.popleft()
+            if job in self.state.due:
+                jobs.append(job)
+        return jobs
 
     def time_limit(self) -> float | None:
         """Seconds that a call may take; a call in this process cannot be ended."""
@@ -247,6 +264,38 @@ class Controller:
     def close(self) -> None:
         """End all roles."""
         self.executor.close()
+
+
+@contextlib.contextmanager
+def imports_left_alone() -> Iterator[None]:
+    """Spare the garbage collector what is there already: torch alone makes each full collection a long pause."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def needs_of_member(config: PopulationConfig) -> Needs:
+    """A processor, and with ``--settings train.device=cuda`` a GPU or a part of one."""
+    device = base_config(config, config.agents[0]).train.device
+    return Needs(gpus=config.gpus if device.startswith("cuda") else 0.0)
+
+
+def room_of(config: PopulationConfig, executor: Executor, needs: Needs) -> float:
+    """How many members can run at the same time: one in this process, and as many as the cluster has GPUs for."""
+    if not executor.isolates:
+        return 1
+    if not needs.gpus or not executor.assigns_devices:
+        return math.inf
+    there = executor.num_gpus()
+    room, least = int(there / needs.gpus + 1e-6), config.max_running or 1
+    if room < least:
+        raise ConfigError(
+            f"population.gpus={needs.gpus:g} for each of {least} at a time is more than the {there:g} GPUs of the Ray"
+            f" cluster; lower --gpus or --max-running, or use --settings train.device=cpu"
+        )
+    return room
 
 
 @cache

@@ -14,6 +14,7 @@ from ..config.fields import used_fields
 from ..config.names import check_names
 from ..config.resolve import env_name
 from ..config.structure import build_section
+from ..devices import pick_device
 from ..envs import make_env
 from ..errors import ConfigError, RoleError, SpecError
 from ..execute.base import Executor, make_executor
@@ -84,6 +85,7 @@ def run_population(
             watcher.message(place_of(state))
         executor = build_executor(config, source)
         closing.callback(executor.close)
+        pick_device(base_config(config, config.agents[0]).train.device, executor.assigns_devices)
         if not executor.isolates:
             closing.enter_context(process_settings(base_config(config, config.agents[0])))
         if state is None:

@@ -229,9 +229,10 @@ class PopulationState:
     def _evaluate(self, event: Evaluated) -> None:
         """The end of a member's period."""
         member = self.members[event.member]
-        self._drop(Job("fuse", event.member, event.period, FUSED))
         for pod in range(self.config.pods):
             self._drop(Job("train", event.member, event.period, pod))
+        if self.config.pods > 1:
+            self._drop(Job("fuse", event.member, event.period, FUSED))
         member.period, member.pods = event.period + 1, {}
         member.score = math.nan if event.score is None else event.score
         if event.score is not None:

@@ -156,13 +156,15 @@ class LocalStorage(Storage):
 
     def delete(self, key: str) -> None:
         path = self._path(key)
+        trash = self._hidden(path)
         try:
-            if path.is_dir():
-                trash = self._hidden(path)
-                os.rename(path, trash)  # first: a folder that is partly removed must not look complete
+            os.rename(path, trash)  # first: a folder that is partly removed must not look complete
+            if trash.is_dir():
                 shutil.rmtree(trash, ignore_errors=True)
             else:
-                path.unlink(missing_ok=True)
+                trash.unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            return
         except OSError as error:
             raise storage_error(f"deleting {key}", error, self.root, 0) from error
 

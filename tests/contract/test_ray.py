@@ -13,6 +13,7 @@ import pytest
 import torch
 from test_executors import Role, equal, is_running, wait_until, zoo
 
+import elegantrl
 from elegantrl.errors import ConfigError, RoleDied, RoleTimedOut
 from elegantrl.execute.base import Executor, Handle, Needs, RemoteTraceback, make_executor
 from elegantrl.execute.packing import rebuild
@@ -96,6 +97,14 @@ def test_a_role_that_ends(executor: Executor, role: Handle) -> None:
 def test_more_gpus_than_there_are(executor: Executor) -> None:
     with pytest.raises(ConfigError, match=r"2 roles with 0\.6 GPUs each do not fit into the 0 of 0 GPUs"):
         executor.spawn_all([Role, Role], needs=Needs(gpus=0.6))
+
+
+def test_a_population_with_more_gpus_than_there_are(local_ray: None, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"population\.gpus=0\.5 for each of 1 at a time is more than the 0 GPUs"):
+        elegantrl.evolve(
+            "TensorCartPole", run_dir=tmp_path / "p", agents=("ppo",), executor="ray", gpus=0.5, verbose=False,
+            settings={"train": {"device": "cuda"}},
+        )  # fmt: skip
 
 
 def test_messages_without_ray() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+import torch
 
 import elegantrl
 from elegantrl import failpoints
@@ -19,6 +21,7 @@ from elegantrl.errors import ConfigError, RoleError, StorageError
 from elegantrl.population.events import Event
 from elegantrl.population.fold import PopulationState
 from elegantrl.population.log import read_population
+from elegantrl.store.trained import TrainedPolicy
 from elegantrl.testing import FaultEnv
 
 TINY: dict[str, Any] = {"agent": {"hidden": [8], "horizon": 16}, "env": {"num_envs": 2}, "execute": {"max_restarts": 0}}
@@ -150,3 +153,65 @@ def test_a_signal_stops_a_population_that_can_be_continued(
     state = read_population(tmp_path / "p")
     assert 0 < state.num_results < 100 and (tmp_path / "p" / "leaderboard.json").exists()
     assert not list((tmp_path / "p" / "runs").glob(".tmp-*"))
+
+
+def test_settings_of_all_runs_on_the_command_line(cli: Callable[..., Any], tmp_path: Path) -> None:
+    words = ("evolve", "TensorCartPole", "--agents", "ppo", "dqn", "--members", 2, "--periods", 1, "--period-steps", 64)
+    words += ("--episodes", 1, "--executor", "inline", "--run-dir", tmp_path / "p", "--settings")
+    done = cli(*words, "env.num_envs=2", "agent.horizon=16", "agent.hidden=[8]", "agent.num_epochs=1")
+    assert done.code == 0, done.err
+    state = read_population(tmp_path / "p")
+    given = {"env": {"num_envs": 2}, "agent": {"horizon": 16, "hidden": [8], "num_epochs": 1}}
+    assert state.config.settings == given and {member.steps for member in state.members.values()} == {64}
+    assert TrainedPolicy.load(tmp_path / "p" / "champion").config.agent.hidden == (8,)
+    for word, sentence in {
+        "num_envs=2": "--settings 'num_envs=2' is not section.name=value; for example env.num_envs=8",
+        "env.num_envs": "--settings 'env.num_envs' is not section.name=value",
+        "agent.hidden=[8": "--settings 'agent.hidden=[8' has a value that is not YAML",
+        "env.num_env=2": "there is no setting env.num_env; did you mean 'num_envs'?",
+        "envs.num_envs=2": "there is no setting envs; did you mean 'env'?",
+        "agent.hiden=8": "there is no setting agent.hiden; did you mean 'hidden'?",
+        "train.seed=3": "population.settings: train.seed is determined by the population; leave it out",
+    }.items():
+        assert sentence in cli(*words, word).sentence
+    if not torch.cuda.is_available():
+        for executor in ("inline", "process"):
+            other = ("--executor", executor, "--run-dir", tmp_path / "q")
+            assert "train.device='cuda' needs a CUDA device" in cli(*words, "train.device=cuda", *other).sentence
+        assert not (tmp_path / "q" / "log").exists()
+
+
+def test_a_team_is_a_member(tmp_path: Path) -> None:
+    """An environment for teams gets agents for teams, and a champion that plays for all of a team."""
+    settings = {"agent": {"hidden": [8], "horizon": 25}, "env": {"num_envs": 2}}
+    given = {**SMALL, "agents": (), "period_steps": 100, "settings": settings, "mode": "generational"}
+    result = elegantrl.evolve("TensorSpread", run_dir=tmp_path / "p", **given)
+    state = result.state
+    assert [link.agent for link in state.lineage[:3]] == ["mappo", "qmix", "ippo"] and state.lineage[3].parent
+    assert state.num_results == 6 and state.num_failures == 0
+    assert result.load_policy().evaluate(2).mean < 0
+
+
+def test_a_cluster_that_does_not_answer(
+    cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("elegantrl.execute.ray_cluster.ray.is_initialized", lambda: False)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    words = ("evolve", "TensorCartPole", "--executor", "ray", "--run-dir", tmp_path / "p", "--address")
+    assert f"no Ray cluster answers at 127.0.0.1:{port}" in cli(*words, f"127.0.0.1:{port}").sentence
+    assert "is neither HOST:PORT nor auto" in cli(*words, "nowhere").sentence
+    assert not (tmp_path / "p" / "log").exists()
+    assert "add --executor ray" in cli("evolve", "TensorCartPole", "--address", "a:1").sentence
+
+
+def test_missing_extras_are_named(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("ray", "fsspec"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for module in ("elegantrl.execute.ray", "elegantrl.execute.ray_cluster", "elegantrl.store.object_store"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    words = ("evolve", "TensorCartPole", "--executor", "ray", "--run-dir", tmp_path / "p")
+    assert "pip install 'elegantrl[ray]'" in cli(*words).sentence
+    assert not (tmp_path / "p" / "log").exists()
+    assert "pip install 'elegantrl[cloud]'" in cli("evolve", "TensorCartPole", "--run-dir", "s3://bucket/p").sentence

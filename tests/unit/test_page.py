@@ -9,7 +9,9 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from elegantrl.errors import CheckpointError, ConfigError
 from elegantrl.population.config import PopulationConfig
 from elegantrl.population.events import Committed, Evaluated, Exploited, Promoted, Spawned
 from elegantrl.population.fold import PopulationState
+from elegantrl.population.log import read_population
 from elegantrl.population.page import population_page
 from elegantrl.population.report import read_page
 from elegantrl.report.compare_page import compare_page
@@ -242,12 +245,17 @@ def test_a_browser_draws_the_page_and_updates_it(run: Path, tmp_path: Path) -> N
             write_run(run, 700)
         return run_page(run)
 
-    profile = f"--user-data-dir={tmp_path / 'browser'}"
+    shown = browse(read, tmp_path)
+    assert "<b>700</b>" in shown and 'data-updates="' in shown, shown[-2000:]
+    assert shown.count("<svg") == 4  # return, speed, losses, memory
+
+
+def browse(read: Callable[[], Page], folder: Path) -> str:
+    """What a browser shows of a live page after ten seconds of its own clock."""
+    profile = f"--user-data-dir={folder / 'browser'}"
     with served(read) as server:
         command = [str(CHROMIUM), *BROWSER.split(), profile, "--virtual-time-budget=10000", "--dump-dom"]
-        done = subprocess.run([*command, server.url], capture_output=True, text=True, timeout=120)
-    assert "<b>700</b>" in done.stdout and 'data-updates="' in done.stdout, done.stdout[-2000:]
-    assert done.stdout.count("<svg") == 4  # return, speed, losses, memory
+        return subprocess.run([*command, server.url], capture_output=True, text=True, timeout=120).stdout
 
 
 def made_population() -> PopulationState:
@@ -279,6 +287,32 @@ def test_the_page_of_a_population() -> None:
     spans = [(span.row, span.start, span.end, span.group) for span in page.lineage.spans]
     assert spans == [(0, 0, 100, "ppo"), (1, 100, 200, "ppo")]
     assert "m001, period 2: ppo, 80.0; lr 0.002" in page.lineage.spans[1].label
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_follows_a_population_that_is_running(tmp_path: Path) -> None:
+    """Each look of the browser waits until the population has gone on since the one before."""
+    folder, seen = tmp_path / "p", [0]
+
+    def wait() -> PopulationState:
+        while True:
+            assert child.poll() is None, "the population ended before the browser saw it run"
+            if (folder / "population.yaml").exists() and (state := read_population(folder)).num_results > seen[-1]:
+                seen.append(state.num_results)
+                return state
+            time.sleep(0.02)
+
+    words = "evolve TensorCartPole --agents ppo --members 2 --periods 500 --period-steps 512 --episodes 1"
+    command = [sys.executable, "-m", "elegantrl", *words.split(), "--executor", "inline", "--run-dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
+        try:
+            wait()
+            shown = browse(lambda: population_page(wait(), str(folder)), tmp_path)
+        finally:
+            child.terminate()
+    assert len(seen) >= 4 and "Tournament population on TensorCartPole" in shown
+    assert "jobs running or waiting" in shown and "Leaderboard" in shown and 'data-updates="' in shown
+    assert f"<b>{seen[-1]}</b>" in shown and shown.count("<svg") == 3  # scores, learning rates, lineage
 
 
 def test_the_lineage_as_a_picture(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from elegantrl.errors import ConfigError
+from elegantrl.execute.base import Needs
 from elegantrl.population.config import PopulationConfig
 from elegantrl.population.controller import Controller
 from elegantrl.population.display import Quiet
@@ -148,7 +150,7 @@ def test_a_controller_that_is_killed_again_and_again(mode: str) -> None:
 def test_evolution_finds_the_learning_rate() -> None:
     for mode in ("generational", "tournament"):
         starts = ({"lr": 1e-6}, {"lr": 1.0}, {"lr": 1e-5}, {"lr": 5e-3})
-        config = config_of(mode, members=8, agents=("ppo",), periods=12, starts=starts)
+        config = config_of(mode, members=8, agents=("ppo",), periods=20, starts=starts)
         state = run(config, World(best_lr=1e-3))[0].state
         assert state.champion is not None
         assert 5e-4 < state.champion.run.hypers["lr"] < 2e-3, mode
@@ -193,3 +195,38 @@ def test_a_member_that_always_fails_is_retired_and_named() -> None:
         state = controller.state
         assert state.is_complete and state.retired
         assert all(member.reason == "ValueError: a simulated error" for member in state.retired)
+
+
+class Cluster(SimExecutor):
+    """A Ray cluster with two GPUs."""
+
+    assigns_devices = True
+
+    def num_cpus(self) -> int:
+        return 64
+
+    def num_gpus(self) -> float:
+        return 2.0
+
+    def spawn_all(self, builds: Any, *, needs: Needs) -> Any:  # type: ignore[override]
+        asked.append((len(builds), needs))
+        return super().spawn_all(builds, needs=needs)
+
+
+asked: list[tuple[int, Needs]] = []
+
+
+@pytest.mark.parametrize(("gpus", "room"), [(1.0, 2), (0.25, 8), (0.4, 5)])
+def test_members_on_gpus_ask_for_them_and_no_more_run_than_there_are(gpus: float, room: int) -> None:
+    asked.clear()
+    settings = {"settings": {"train": {"device": "cuda"}}, "gpus": gpus, "max_running": None}
+    config, storage = config_of("tournament", **settings), MemoryStorage()
+    PopulationLog(storage).begin(config)
+    executor = Cluster(world=World(), storage=storage)
+    controller = Controller(config, storage, executor, Quiet())
+    controller.request_running(+40)
+    assert controller.run() == "complete" and executor.max_seen == room
+    assert asked == [(room, Needs(cpus=1.0, gpus=gpus))]  # all at the same time, and no others later
+    sentence = rf"population\.gpus={gpus:g} for each of 9 at a time is more than the 2 GPUs"
+    with pytest.raises(ConfigError, match=sentence):
+        Controller(config_of("tournament", **{**settings, "max_running": 9}), storage, executor, Quiet())

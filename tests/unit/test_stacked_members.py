@@ -276,3 +276,7 @@ def test_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:
     assert "trains members of one agent, not of 2" in cli(*words, "ppo", "dqn").sentence
     assert "population.board has no effect with --stacked" in cli(*words, "ppo", "--board", "3").sentence
     assert "nothing to resume" in cli(*words, "ppo", "--resume").sentence
+    assert "nothing to resume" in cli(*words, "ppo", "--restartable").sentence
+    given = ("--settings", "env.num_envs=4", "agent.hidden=[8]", "--run-dir", tmp_path / "other")
+    assert cli(*words, "ppo", *given).code == 0
+    assert TrainedPolicy.load(tmp_path / "other" / "member-00").config.agent.hidden == (8,)

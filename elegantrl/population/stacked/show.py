@@ -12,7 +12,7 @@ from ..config import PopulationConfig
 from ..space import default_period_steps
 from .train import Standing, train_population
 
-USED = {"env", "agents", "members", "periods", "period_steps", "seed", "fraction", "episodes", "env_kwargs"}
+USED = {"env", "agents", "members", "periods", "period_steps", "seed", "fraction", "episodes", "env_kwargs", "settings"}
 """The settings of a population that a stacked one has; it is always generational."""
 
 
@@ -36,6 +36,10 @@ def evolve_stacked(config: PopulationConfig, run_dir: str | None) -> int:
             markup=False,
         )
 
+    sections = {name: dict(values) for name, values in config.settings.items()}
+    sections.setdefault("eval", {})["episodes"] = config.episodes
+    agent_settings, env = sections.pop("agent", {}), sections.pop("env", {})  # flat: two arguments have these names
+    env_kwargs = {**env.pop("kwargs", {}), **config.env_kwargs}
     result = train_population(
         agent,
         config.env,
@@ -46,8 +50,10 @@ def evolve_stacked(config: PopulationConfig, run_dir: str | None) -> int:
         show=show,
         max_steps=config.periods * period_steps,
         seed=config.seed,
-        eval={"episodes": config.episodes},
-        env_kwargs=config.env_kwargs,
+        env_kwargs=env_kwargs,
+        **agent_settings,
+        **env,
+        **sections,
     )
     table = Table("member", "return", *result.standings[-1].settings, title=f"{agent} on {config.env}")
     for p, score in enumerate(result.returns):
