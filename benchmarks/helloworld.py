@@ -19,8 +19,6 @@ import time
 from typing import Any
 
 from common import RESULTS, environment, write_json
-from rich.console import Console
-from rich.table import Table
 
 from elegantrl_helloworld.demo import DEMOS, run_demo
 
@@ -76,25 +74,25 @@ def measure(demo: str, seed: int) -> None:
 
 
 def show(results: dict[str, Any]) -> None:
-    table = Table(title="HelloWorld: 20 new episodes of the best policy, per seed", title_justify="left")
-    for column in ("demo", "agent", "environment", "at most", "steps", "scores", "bar", "reached", "CPU seconds"):
-        table.add_column(column)
-    for demo, entry in results["runs"].items():
+    """Print the table of docs/helloworld.md."""
+    print("| demo | agent | environment | at most | steps used | score per seed | bar | reached | CPU seconds |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for demo, entry in sorted(results["runs"].items()):
+        name, _, env_id = demo.partition("/")
         runs = [run for _, run in sorted(entry["seeds"].items(), key=lambda item: int(item[0]))]
         scores, steps = [run["mean_return"] for run in runs], [run["steps"] for run in runs]
-        reached = "yes" if min(scores) >= BARS[entry["env"]] else "no"
-        table.add_row(
-            demo,
-            entry["agent"],
+        cells = (
+            f"`{name} --env {env_id}`",
+            entry["agent"].removeprefix("Agent"),
             entry["env"],
             f"{entry['settings']['break_step']:,}",
             f"{min(steps):,} - {max(steps):,}",
             ", ".join(f"{score:.1f}" for score in scores),
             str(BARS[entry["env"]]),
-            reached,
+            "**yes**" if min(scores) >= BARS[entry["env"]] else "no",
             f"{statistics.fmean(run['cpu_seconds'] for run in runs):.0f}",
         )
-    Console(width=160).print(table)
+        print("| " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":
