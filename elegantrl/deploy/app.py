@@ -70,7 +70,9 @@ class App:
     """Answers requests for the actions of one policy. It keeps nothing about its clients between requests."""
 
     def __init__(self, trained: TrainedPolicy, limits: Limits, host: str):
-        self.graph, self.limits, self.host = PolicyGraph(trained).eval(), limits, host
+        # Weights that need no gradient: a mode without gradients would take a tenth of a request.
+        self.graph = PolicyGraph(trained).eval().requires_grad_(False)
+        self.limits, self.host = limits, host
         forms: list[Form] = [kind(self.graph, limits.max_rows) for kind in (JsonForm, TensorForm)]
         self.forms = {form.kind: form for form in forms}
         self.metrics = Metrics()
@@ -182,7 +184,6 @@ class App:
         self.metrics.add_time(time.perf_counter() - start)
         return Answer(status=200, kind=form.kind, body=data)
 
-    @torch.inference_mode()
     def compute(self, batch: Batch) -> dict[str, Array]:
         """Actions and the next state by the names under which a request has them."""
         graph = self.graph

@@ -205,7 +205,7 @@ def check_num(num: int, max_rows: int) -> None:
     if num == 0:
         raise BadRequest("the request has no rows; give at least one")
     if num > max_rows:
-        raise BadRequest(f"the request has {num} rows, and at most {max_rows} are answered at once; split it", 413)
+        raise BadRequest(f"the request has {num} rows, and at most {max_rows} are answered at once; split it")
 
 
 # ---- tensors

@@ -74,11 +74,19 @@ class PolicyGraph(nn.Module):
             return obs, (), []
         first, kept = given[FIRST], iter([given[port.name] for port in self.state])
         parts = tree.named_leaves(obs)
-        before = {path: tree.where(first, parts[path].unsqueeze(1), next(kept)) for path in self.stacks}
+        before = {path: where(first, parts[path].unsqueeze(1), next(kept)) for path in self.stacks}
         memory = {"frames": before}
         obs = stack_frames(obs, self.spec.obs, memory)
-        carry = tree.map_leaves(lambda x: tree.where(first, x, next(kept)), self.initial)
+        carry = tree.map_leaves(lambda x: where(first, x, next(kept)), self.initial)
         return obs, carry, list(memory["frames"].values()) if self.stacks else []
+
+
+def where(first: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Rows of ``x`` where ``first`` [N] is true, rows of ``y`` elsewhere."""
+    if y.dtype != torch.bool:
+        return tree.where(first, x, y)  # type: ignore[no-any-return]
+    is_first = tree.across(first, y)  # ONNX Runtime cannot select flags
+    return (is_first & x) | (~is_first & y)
 
 
 def traceable(policy: Policy) -> Policy:

@@ -20,7 +20,7 @@ ERRORS = {
     "400": "The request is not one for this policy.",
     "403": "The request names a machine that is not served.",
     "408": "The body did not arrive in time.",
-    "413": "The request has too many bytes or rows.",
+    "413": "The request has too many bytes.",
     "415": "The content-type is not one of the two.",
     "429": "Too many requests; try again after the seconds in the header Retry-After.",
 }
