@@ -35,7 +35,8 @@ class Event:
     train_return: float
     """Mean return of the latest training episodes; NaN before the first."""
     best_return: float
-    """Mean return of the best evaluation so far; minus infinity before the first."""
+    """Mean return of the best evaluation so far, minus infinity before the first; at the end that of the policy that
+    the run returns, on fresh episodes."""
     steps_per_second: float | None = None
     """Speed since the last log line; only of kind ``log``."""
     returns: tuple[float, ...] = ()
@@ -168,31 +169,30 @@ class Hooks:
 
     def evaluation(self, step: int, score: Score, is_best: bool) -> None:
         found: dict[str, Any] = {"evaluated_step": step, "is_best": is_best, "win_rate": score.win_rate}
-        self._call("evaluation", returns=tuple(score.returns), **found)
+        best = {"best_return": score.mean} if is_best else {}  # the newest policy is evaluated after the last commit
+        self._call("evaluation", returns=tuple(score.returns), **found, **best)
 
     def commit(self, folder: Path) -> None:
         self._call("commit", commit=folder)
 
-    def end(self, reason: str) -> None:
-        self._call("end", stop_reason=reason)
+    def end(self, reason: str, best_return: float | None = None) -> None:
+        """``best_return`` is that of the policy that the run returns, if it is known."""
+        self._call("end", stop_reason=reason, **({} if best_return is None else {"best_return": best_return}))
 
     def _call(self, kind: Kind, **found: Any) -> None:
         """Call the methods of one kind; after an error only those of the end are called."""
         if not self._methods[kind] or (self.failure is not None and kind != "end"):
             return
         progress = self.progress
-        event = Event(
-            kind=kind,
-            run_dir=self.run_dir,
-            config=self.config,
-            env_steps=progress.env_steps,
-            episodes=progress.episodes,
-            wall_seconds=progress.wall_seconds,
-            train_return=progress.train_return,
-            best_return=progress.best_mean,
-            tensors=self.metrics,
-            **found,
-        )
+        state: dict[str, Any] = {
+            "env_steps": progress.env_steps,
+            "episodes": progress.episodes,
+            "wall_seconds": progress.wall_seconds,
+            "train_return": progress.train_return,
+            "best_return": progress.best_mean,
+            "tensors": self.metrics,
+        }
+        event = Event(kind=kind, run_dir=self.run_dir, config=self.config, **(state | found))
         for method in self._methods[kind]:
             try:
                 if method(event) is False:

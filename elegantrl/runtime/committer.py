@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -30,11 +29,11 @@ class Committer:
         store: Store,
         counts: FaultCounts,
         notify: Callable[[str], None],
-        on_written: Callable[[Path], None] = lambda folder: None,
+        on_written: Callable[[str], None] = lambda commit_id: None,
     ):
-        """``on_written`` is called with the folder of a commit that is complete, in the thread that trains."""
+        """``on_written`` is called with the id of a commit that is complete, in the thread that trains."""
         self.store, self.counts, self.notify, self.on_written = store, counts, notify, on_written
-        self._written: Path | None = None
+        self._written = ""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._failed_in_a_row = 0
@@ -46,7 +45,7 @@ class Committer:
         def write() -> None:
             try:
                 check_finite(step, parts)
-                self._written = self.store.commit_folder(self.store.commit(step, parts, info))
+                self._written = self.store.commit(step, parts, info)
             except BaseException as error:  # raised again in the thread that trains
                 self._error = error
 
@@ -67,7 +66,6 @@ class Committer:
         self._error = None
         if error is None:
             self._failed_in_a_row = 0
-            assert self._written is not None
             self.on_written(self._written)
             return
         if not isinstance(error, StorageError):

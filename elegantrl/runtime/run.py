@@ -90,7 +90,7 @@ def train_with(supervisor: Supervisor, callbacks: Sequence[Callback]) -> RunResu
     except BaseException:
         hooks.end("failed")
         raise
-    hooks.end(reason)
+    hooks.end(reason, result.best_return)
     hooks.raise_failure()
     return result
 

@@ -72,7 +72,7 @@ class TrainingLoop:
         self.evaluations = Evaluations(config, evaluator, self.progress, pool.ref_of, display.message)
         self.hooks = Hooks([], config, store.run_dir, self.progress, lambda reason: None)
         """The callbacks of the run."""
-        self.committer = Committer(store, self.counts, display.message, lambda commit: self.hooks.commit(commit))
+        self.committer = Committer(store, self.counts, display.message, self.note_commit)
         self.weights: Weights | None = None
         self.best: Best | None = None
         """The policy to return; known at the end."""
@@ -342,3 +342,6 @@ class TrainingLoop:
         }
         info = self.commit_info | {"exactness": self.pool.exactness()}
         self.committer.submit(progress.env_steps, parts, info)
+
+    def note_commit(self, commit_id: str) -> None:
+        self.hooks.commit(self.store.commit_folder(commit_id))

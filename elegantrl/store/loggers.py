@@ -119,7 +119,7 @@ class WandbLogger:
         pass  # wandb sends by itself
 
     def close(self) -> None:
-        self._run.finish(quiet=True)
+        self._run.finish()
 
 
 class MlflowLogger:

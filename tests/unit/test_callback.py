@@ -67,6 +67,7 @@ def test_a_callback_sees_every_event_of_a_run(run_quietly: Run, tmp_path: Path) 
     assert all(event.commit is not None and (event.commit / "manifest.json").exists() for event in seen.of("commit"))
     end = seen.events[-1]
     assert (end.stop_reason, end.run_dir, end.config.agent_name) == ("max_steps", tmp_path / "run", "ppo")
+    assert end.best_return == result.best_return and seen.of("evaluation")[0].best_return > -math.inf
     assert (tmp_path / "run" / "summary.json").exists()
 
 
@@ -196,7 +197,7 @@ def test_the_command_line_names_callbacks_by_import_path(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    short = "--max-steps 1000000 --executor inline --agent.horizon 16 --agent.hidden 8 --eval.episodes 2".split()
+    short = ["--max-steps", 10**6, "--executor", "inline", "--agent.horizon", 16, "--agent.hidden", 8]
     outcome = cli("train", "ppo", "TensorCartPole", "--run-dir", "a", "--callback", "my_hooks:Stop", *short)
     assert outcome.code == 0 and "callback" in outcome.out
     outcome = cli("train", "ppo", "TensorCartPole", "--run-dir", "b", "--callback", "my_hooks:Bad", *short)

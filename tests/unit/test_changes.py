@@ -148,7 +148,7 @@ def test_every_agent_can_change_its_learning_rate() -> None:
 def test_eval_and_report_show_changes(
     run_quietly: Run, cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = "--executor inline --target-return inf --agent.horizon 16 --agent.hidden 8 --eval.episodes 2".split()
+    short = ["--executor", "inline", "--target-return", "inf", "--agent.horizon", 16, "--eval.episodes", 2]
     train = ["train", "ppo", "TensorCartPole", "--run-dir", tmp_path / "run", *short]
     assert cli(*train, "--max-steps", 32).code == 0
     assert "is not name=value" in cli(*train, "--resume", "--allow", "lr").sentence

@@ -45,7 +45,7 @@ def test_an_environment_of_an_example(
 def test_a_network_of_an_example(
     run_quietly: Callable[..., RunResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str
 ) -> None:
-    """A class that is given in Python is the network of the policy and of all critics, also of a policy that is loaded."""
+    """A class that is given in Python is the network of the policy and of all critics, also when it is loaded."""
     monkeypatch.syspath_prepend(EXAMPLES)
     own = importlib.import_module("own_network")
     settings: dict[str, Any] = {} if agent == "ppo" else {"learning_starts": 8, "batch_size": 4}

@@ -42,7 +42,7 @@ BROWSER = (
 
 
 def write_run(folder: Path, steps: int, scale: float = 1.0, **config: Any) -> None:
-    """A run whose evaluations are ``scale`` times a fifth of the step; ``config`` has the agent's settings and the seed."""
+    """Evaluations are ``scale`` times a fifth of the step; ``config`` has settings of the agent, and the seed."""
     folder.mkdir(exist_ok=True)
     if config:
         seed = config.pop("seed")

@@ -70,12 +70,12 @@ class ChasingVecEnv(TensorEnv):
         that show where they will be ten steps later, and the ring at whose edge the target is caught."""
         state = torch.tensor(self.lane_state(lane)).view(4, self.dim)[:, :2]
         state = torch.nn.functional.pad(state, (0, 2 - state.shape[1]))  # a world of one dimension lies in the middle
-        chaser, velocity, target, drift = (tuple(row) for row in state.tolist())
+        chaser, velocity, target, drift = state.tolist()
         canvas = Canvas(VIEW)
         for mark in range(-10, 11, 5):
             canvas.bar(-VIEW, mark, 2 * VIEW, 0.04, LIGHT)
             canvas.bar(mark - 0.02, 0.0, 0.04, 2 * VIEW, LIGHT)
-        canvas.ring(*target, CATCH_DISTANCE, ORANGE)
+        canvas.ring(target[0], target[1], CATCH_DISTANCE, ORANGE)
         for (x, y), (dx, dy), color in ((target, drift, ORANGE), (chaser, velocity, BLUE)):
             canvas.rod((x, y), (x + 10 * dx, y + 10 * dy), 0.18, color)
             canvas.disc(x, y, 0.4, color)

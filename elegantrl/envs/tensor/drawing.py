@@ -5,12 +5,14 @@ Axes: H rows and W columns of a picture.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 Color = tuple[float, float, float]
 """Red, green and blue between 0 and 1."""
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 Part = tuple[slice, slice]
 """Rows and columns of a picture."""
 
