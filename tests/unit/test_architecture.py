@@ -232,6 +232,7 @@ HELPERS = {
     "episode_games.py",
     "golden.py",
     "names.py",
+    "pages.py",
     "samples.py",
     "team_games.py",
     "team_worlds.py",
