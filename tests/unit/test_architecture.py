@@ -236,6 +236,7 @@ HELPERS = {
     "golden.py",
     "markets.py",
     "names.py",
+    "pages.py",
     "samples.py",
     "serving.py",
     "team_games.py",

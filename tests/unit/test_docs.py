@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from elegantrl import registry
 from tests import pages
 
 PAGES = pages.page_names()
@@ -27,6 +28,7 @@ def has_code(page: str) -> bool:
 )
 def test_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages.shrink(monkeypatch)
+    monkeypatch.setattr(registry, "_AGENTS", dict(registry._AGENTS))  # a page may register one
     monkeypatch.chdir(tmp_path)
     module = pages.main_module()
     monkeypatch.setitem(sys.modules, "__main__", module)

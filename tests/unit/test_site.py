@@ -77,17 +77,17 @@ def test_the_site_builds_and_everything_on_it_is_there(tmp_path: Path) -> None:
         )
     assert code == 0
     site = Site(tmp_path / "html")
-    check_pages(site)
-    check_links(site)
-    check_settings(site)
+    require_pages(site)
+    require_links(site)
+    require_settings(site)
 
 
-def check_pages(site: Site) -> None:
+def require_pages(site: Site) -> None:
     pages = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md") if "_build" not in path.parts}
     assert pages <= {path.relative_to(site.folder.resolve()) for path in site.pages}
 
 
-def check_links(site: Site) -> None:
+def require_links(site: Site) -> None:
     """Every link leads somewhere, and nothing is loaded from the network."""
     wrong = [
         f"{page.relative_to(site.folder)}: {link}: {problem}"
@@ -99,7 +99,7 @@ def check_links(site: Site) -> None:
     assert not {link for found in site.pages.values() for link in found.loaded if urlsplit(link).netloc}
 
 
-def check_settings(site: Site) -> None:
+def require_settings(site: Site) -> None:
     """The preset of a name counts: double_dqn has ``double`` on, dqn has it off."""
     for name, double in (("dqn", "False"), ("double_dqn", "True")):
         text = (site.folder / "algorithms" / f"{name}.html").read_text(encoding="utf-8")
