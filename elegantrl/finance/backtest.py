@@ -97,6 +97,9 @@ def follow(env: MarketEnv, weights: Array | None) -> Trade:
     return rebalance(env.cash, held, weights, cost, status)
 
 
-def play_baselines(env: MarketEnv, seed: int = 0) -> list[Ledger]:
-    """Every rule and the random policy."""
-    return [*(play_rule(env, rule, name) for name, rule in RULES.items()), play_random(env, seed=seed)]
+BASELINES = (*RULES, "random")
+
+
+def play_baseline(env: MarketEnv, name: str, seed: int = 0) -> Ledger:
+    """One of ``BASELINES``; the seed is that of the random policy."""
+    return play_rule(env, RULES[name], name) if name in RULES else play_random(env, name, seed)

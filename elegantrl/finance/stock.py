@@ -71,6 +71,8 @@ class StockTradingVecEnv(MarketVecEnv):
         else:
             size = (settings.max_trade * value).float().unsqueeze(1)
             shares = (size / price.clamp_min(SMALLEST_PRICE)).mul_(action)
+        if self._status is not None:
+            shares = shares * (price > 0)  # what is not listed yet cannot be ordered
         return shares.abs().floor_().copysign_(shares)  # towards zero; ``trunc`` takes several times as long
 
     def execute(
@@ -125,8 +127,10 @@ class StockTradingEnv(MarketEnv):
 
     def orders(self, action: Array) -> Array:
         settings = self.settings
-        action = np.where(np.abs(action) > np.float32(settings.min_trade), action, np.float32(0))
+        price = self.prices[self.row]
+        is_order = (np.abs(action) > np.float32(settings.min_trade)) & (price > 0)
+        action = np.where(is_order, action, np.float32(0))
         if settings.max_shares is not None:
             return np.trunc(action * np.float32(settings.max_shares))
         size = np.float32(settings.max_trade * self.value)
-        return np.trunc(action * (size / np.maximum(self.prices[self.row], SMALLEST_PRICE)))
+        return np.trunc(action * (size / np.maximum(price, SMALLEST_PRICE)))
