@@ -237,8 +237,7 @@ def compare(
     rows = []
     for ledger in (*ledgers, *baselines):
         bars = bars_per_year(ledger.dates)
-        same = len(ledger.returns) == len(main)  # a ruined account ends early
-        against = None if ledger is ledgers[0] or not same else sharpe_difference(main, ledger.returns, bars)
+        against = None if ledger is ledgers[0] else sharpe_difference(main, ledger.returns, bars)
         is_baseline = any(ledger is other for other in baselines)
         rows.append(Row(ledger, performance(ledger.returns, bars), is_baseline, against))
     return Backtest(title, rows, checked, num_tried, num_runs, settings)
@@ -278,5 +277,5 @@ def equity_csv(rows: Sequence[Row]) -> str:
     lines = [",".join(["date", *(row.ledger.name for row in rows)])]
     values = [row.ledger.value for row in rows]
     for i, date in enumerate(dates):
-        lines.append(",".join([str(date), *(f"{x[i]:.2f}" if i < len(x) else "" for x in values)]))
+        lines.append(",".join([str(date), *(f"{x[i]:.2f}" for x in values)]))
     return "\n".join(lines) + "\n"

@@ -122,6 +122,14 @@ def test_baselines_keep_exact_accounts_and_do_not_look_ahead() -> None:
         refuse_lookahead(run, table, [260, 300])
 
 
+def test_a_ruined_account_keeps_what_is_left_in_cash() -> None:
+    prices = np.ones((12, 1)) * [[10.0]] * np.array([1, 1, 1, 1, 1.099, 1.099, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1])[:, None]
+    env = make_market_env("portfolio", table_of(prices), None, {"cost": 0.0, "short": True, "leverage": 10.0})
+    ledger = play(env, lambda obs: -np.ones(1, dtype=np.float32), "short")
+    assert len(ledger.dates) == 12 and ledger.value[-1] == pytest.approx(1e4)  # ten times -9.9 %
+    assert (ledger.positions[4:] == 0).all() and ledger.accounting_error() < 1e-12
+
+
 def test_trades_are_written_one_by_one() -> None:
     env = make_market_env("stock", random_table(1), None, {"cost": 0.01})
     ledger = play_random(env)
