@@ -88,9 +88,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--max-steps", type=int, default=100_000)
+    parser.add_argument("--max-steps", type=int, default=40_960)
     args = parser.parse_args()
-    config = ExperimentConfig(agents=AGENTS, seeds=args.seeds, max_steps=args.max_steps, snapshots=10)
+    config = ExperimentConfig(agents=AGENTS, seeds=args.seeds, max_steps=args.max_steps, snapshots=5)
     done = run_experiment(config, args.run_dir, resume=(args.run_dir / "finance.yaml").exists(), say=print)
     found = of_experiment(done)
     scores = [{"agent": run.agent, "seed": run.seed, "validation": run.validation} for run in done.trained]

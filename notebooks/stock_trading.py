@@ -64,9 +64,7 @@ done = run_experiment(config, "runs/notebook_stocks", say=print)
 found = backtest(done.folder)
 for row in found.rows:
     figures = row.performance
-    print(
-        f"{row.ledger.name:18} {figures.annual_return:+7.1%} a year, Sharpe {figures.sharpe:5.2f}, drawdown {figures.max_drawdown:.0%}"
-    )
+    print(f"{row.ledger.name:18} {figures.annual_return:+7.1%} a year, Sharpe {figures.sharpe:5.2f}")
 
 # %%
 for row in found.rows:

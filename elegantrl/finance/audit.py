@@ -64,8 +64,8 @@ def refuse_feature_lookahead(make: Callable[[PriceTable], PriceTable], table: Pr
         for place, name in enumerate(seen.fields):
             if not np.array_equal(seen.values[: row + 1, :, place], again.values[: row + 1, :, place]):
                 raise SpecError(f"the feature {name!r} looks ahead: it depends on prices after {day(table.dates[row])}")
-        levels = seen.turbulence, again.turbulence
-        if levels[0] is not None and levels[1] is not None and not np.array_equal(*(x[: row + 1] for x in levels)):
+        before, after = seen.turbulence, again.turbulence
+        if before is not None and after is not None and not np.array_equal(before[: row + 1], after[: row + 1]):
             raise SpecError(f"the turbulence looks ahead: it depends on prices after {day(table.dates[row])}")
 
 

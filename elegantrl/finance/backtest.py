@@ -13,9 +13,10 @@ import numpy as np
 from ..errors import ConfigError
 from ..rng import numpy_stream
 from ..store.trained import TrainedPolicy
+from ..types import Leaf
 from .accounting import Trade, pay_out, rebalance, trade_shares
 from .baselines import RULES, Rule, view_of
-from .ledger import Ledger, Recorder
+from .ledger import Ledger, Recorder, ended
 from .portfolio import PortfolioEnv
 from .prices import Array, PriceTable
 from .single import MarketEnv
@@ -35,14 +36,17 @@ def make_market_env(kind: str, data: str | PriceTable, period: str | None, setti
 
 
 def play(env: MarketEnv, decide: Decide, name: str) -> Ledger:
-    """The ledger of decisions in ``env`` from the first to the last bar of its period, or to a ruin."""
+    """The ledger of decisions in ``env`` from the first to the last bar of its period; after a ruin there are none."""
     obs, _ = env.reset(options={"row": env.market.first})
     recorder = Recorder(env, name)
     while True:
         obs, _, terminated, truncated, info = env.step(decide(obs))
         recorder.add(info["traded"] * (env.price if env.held_are_shares else 1.0), info["cost"])
-        if terminated or truncated:
+        if truncated:
             return recorder.ledger()
+        if terminated:
+            table, later = env.market.table, slice(env.row + 1, env.market.last + 1)
+            return ended(recorder.ledger(), table.dates[later], table.close[later], env.settings.cost)
 
 
 def policy_decisions(policy: TrainedPolicy) -> Decide:
@@ -52,11 +56,11 @@ def policy_decisions(policy: TrainedPolicy) -> Decide:
 
 
 def play_policy(env: MarketEnv, policy: TrainedPolicy, name: str) -> Ledger:
-    size = policy.spec.action.dim
-    if size != env.action_space.shape[0] or policy.spec.obs.shape != env.observation_space.shape:  # type: ignore[union-attr]
+    size, seen = policy.spec.action.dim, policy.spec.obs
+    if size != env.num_actions or seen != Leaf(env.observation_space.shape or ()):
         raise ConfigError(
-            f"{policy.folder} was trained on another market: it sees {policy.spec.obs} and decides {size} numbers, but"
-            f" this one has {env.observation_space.shape} and {env.action_space.shape[0]}; use its own assets"
+            f"{policy.folder} was trained on another market: it sees {seen} and decides {size} numbers, but"
+            f" this one has {env.observation_space.shape} and {env.num_actions}; use its own assets"
         )
     return play(env, policy_decisions(policy), name)
 
@@ -97,6 +101,9 @@ def follow(env: MarketEnv, weights: Array | None) -> Trade:
     return rebalance(env.cash, held, weights, cost, status)
 
 
-def play_baselines(env: MarketEnv, seed: int = 0) -> list[Ledger]:
-    """Every rule and the random policy."""
-    return [*(play_rule(env, rule, name) for name, rule in RULES.items()), play_random(env, seed=seed)]
+BASELINES = (*RULES, "random")
+
+
+def play_baseline(env: MarketEnv, name: str, seed: int = 0) -> Ledger:
+    """One of ``BASELINES``; the seed is that of the random policy."""
+    return play_rule(env, RULES[name], name) if name in RULES else play_random(env, name, seed)

@@ -34,6 +34,8 @@ from .prices import PriceTable
 
 CONFIG_FILE, CHOICE_FILE = "finance.yaml", "choice.json"
 ENVS = {"stock": "StockTrading", "portfolio": "Portfolio", "team": "PortfolioTeam"}
+SINGLE_ENVS = {"stock": "elegantrl.finance:StockTradingEnv", "portfolio": "elegantrl.finance:PortfolioEnv"}
+"""The same accounts in NumPy: one of them, as in a validation, is several times as fast as one lane of tensors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,7 +242,8 @@ def train_run(
     summary = where / "summary.json"
     if not summary.exists():
         data = {"data": str(folder / "features"), **config.env}
-        whole = {"period": str(fold.validate), "episode_steps": None, "random_start": False, "random_cash": 0.0}
+        whole = {**data, "period": str(fold.validate), "random_cash": 0.0}
+        scoring = {"env_id": SINGLE_ENVS.get(config.kind, ENVS[config.kind]), "env_kwargs": whole}
         start = {"period": str(fold.train), "episode_steps": config.episode_steps, "random_start": True}
         interval = max(1, config.max_steps // config.snapshots)
         settings: dict[str, Any] = {} if config.num_envs is None else {"num_envs": config.num_envs}
@@ -256,7 +259,7 @@ def train_run(
             executor="inline",
             loggers=(),
             env_kwargs={**data, **start},
-            eval={"episodes": 1, "interval": interval, "env_kwargs": whole},
+            eval={"episodes": 1, "interval": interval, **scoring},
             checkpoint={"interval": config.max_steps},
             **settings,
             **config.agent,

@@ -57,10 +57,15 @@ def with_features(
         for place, name in enumerate(names, 1):
             found = _scaled(_bars(table, name, begin, columns)) if own else features[name](bars)
             values[begin:, columns, place] = np.clip(found, -LIMIT, LIMIT)
-    level = table.turbulence
-    if level is None and turbulence:
-        level = indicators.turbulence(table.close.astype(np.float64)).astype(np.float32)
-    return replace(table, fields=("close", *names), values=values, turbulence=level)
+    return with_turbulence(replace(table, fields=("close", *names), values=values), turbulence)
+
+
+def with_turbulence(table: PriceTable, wanted: bool) -> PriceTable:
+    """The table with its turbulence if that is ``wanted`` and not known yet."""
+    if not wanted or table.turbulence is not None:
+        return table
+    level = indicators.turbulence(table.close.astype(np.float64))
+    return replace(table, turbulence=level.astype(np.float32))
 
 
 def has_features(table: PriceTable) -> bool:

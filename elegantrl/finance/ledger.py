@@ -9,6 +9,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -101,9 +102,24 @@ class Recorder:
 
 def added(ledgers: Sequence[Ledger], name: str) -> Ledger:
     """Several accounts over the same bars as one."""
-    first = ledgers[0]
-    parts = {x: np.sum([getattr(ledger, x) for ledger in ledgers], 0) for x in ("cash", "positions", "traded", "cost")}
-    return replace(first, name=name, **parts)
+    names = ("cash", "positions", "traded", "cost")
+    parts: dict[str, Any] = {x: np.sum([getattr(ledger, x) for ledger in ledgers], 0) for x in names}
+    return replace(ledgers[0], name=name, **parts)
+
+
+def ended(ledger: Ledger, later_dates: Array, later_price: Array, cost: float) -> Ledger:
+    """The ledger of a ruined account: it sells everything, and its cash stays as it is over the bars that remain."""
+    ledger, count = closed(ledger, cost), len(later_dates)
+    nothing = np.zeros((count, len(ledger.assets)))
+    return replace(
+        ledger,
+        dates=np.concatenate([ledger.dates, later_dates]),
+        price=np.concatenate([ledger.price, later_price]),
+        cash=np.append(ledger.cash, np.full(count, ledger.cash[-1])),
+        positions=np.concatenate([ledger.positions, nothing]),
+        traded=np.concatenate([ledger.traded, nothing]),
+        cost=np.append(ledger.cost, np.zeros(count)),
+    )
 
 
 def joined(ledgers: Sequence[Ledger], cost: float) -> Ledger:
@@ -115,7 +131,7 @@ def joined(ledgers: Sequence[Ledger], cost: float) -> Ledger:
     for later in ledgers[1:]:
         whole = closed(whole, cost)
         scale = whole.value[-1] / later.value[0]
-        parts = {
+        parts: dict[str, Any] = {
             name: np.concatenate([getattr(whole, name), getattr(later, name)[1:] * scale])
             for name in ("cash", "positions", "traded", "cost")
         }

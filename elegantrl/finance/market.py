@@ -20,7 +20,7 @@ from torch import Tensor
 from ..config.structure import build_section
 from ..envs.tensor import TensorEnv
 from ..errors import ConfigError, SpecError
-from .features import has_features, with_features
+from .features import has_features, with_features, with_turbulence
 from .loaders import load_prices
 from .prices import Array, Period, PriceTable, parse_period
 from .settings import MarketSettings
@@ -66,12 +66,7 @@ def _shared_table(source: str, modified: int, assets: tuple[str, ...], turbulenc
 def _prepared(table: PriceTable, assets: Sequence[str], turbulence: bool) -> PriceTable:
     if assets and tuple(assets) != table.assets:
         table = table.select(assets)
-    if has_features(table) and (table.turbulence is not None or not turbulence):
-        return table
-    if has_features(table):
-        closes = PriceTable(table.dates, table.assets, ("close",), table.values[:, :, :1], table.status)
-        return with_features(closes, turbulence)
-    return with_features(table, turbulence)
+    return with_turbulence(table, turbulence) if has_features(table) else with_features(table, turbulence)
 
 
 def read_settings(kind: type[S], values: dict[str, Any]) -> S:

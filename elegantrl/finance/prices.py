@@ -75,12 +75,6 @@ class PriceTable:
             self, assets=tuple(assets), values=self.values[:, columns].copy(), status=status, turbulence=None
         )
 
-    def until(self, row: int) -> PriceTable:
-        """The table without anything after ``row``."""
-        end = row + 1
-        status, turbulence = (None if x is None else x[:end] for x in (self.status, self.turbulence))
-        return replace(self, dates=self.dates[:end], values=self.values[:end], status=status, turbulence=turbulence)
-
     def span(self, period: Period) -> tuple[int, int]:
         """The first and the last row within a period, both included."""
         first, last = self.dates[0], self.dates[-1]

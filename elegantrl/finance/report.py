@@ -95,8 +95,8 @@ def table(rows: Sequence[Row]) -> str:
 def figures(found: Backtest) -> list[str]:
     """Equity, drawdown, exposure, turnover and costs."""
     main, dates = found.main.ledger, found.main.ledger.dates
-    baselines = [row.ledger for row in found.rows if row.is_baseline and len(row.ledger.dates) == len(dates)]
-    others = [row.ledger for row in found.rows[1:] if not row.is_baseline and len(row.ledger.dates) == len(dates)]
+    baselines = [row.ledger for row in found.rows if row.is_baseline]
+    others = [row.ledger for row in found.rows[1:] if not row.is_baseline]
     colours = dict(zip((x.name for x in baselines), (*COLOURS[1:], *COLOURS), strict=False))
     equity = [
         *(Series("other trained policies", x.value / x.value[0], OTHERS, 0.8) for x in others),

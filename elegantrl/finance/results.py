@@ -15,8 +15,7 @@ from ..errors import ConfigError
 from ..store.files import write_atomic
 from ..store.trained import TrainedPolicy
 from .audit import Audit, audit
-from .backtest import Decide, make_market_env, play, play_baselines, play_policy
-from .baselines import RULES
+from .backtest import BASELINES, Decide, make_market_env, play, play_baseline, play_policy
 from .experiment import ENVS, Experiment, ExperimentConfig, Trained, load_experiment
 from .ledger import Ledger, added, joined
 from .loaders import load_prices
@@ -123,8 +122,8 @@ def of_experiment(experiment: Experiment, test: str | None = None) -> Backtest:
 
     ledgers = [play_candidate(seen, name) for name in experiment.candidates]
     baselines = [
-        join_folds(config, folds, seen, lambda env, fold, i=i: play_baselines(env, seed=fold)[i])  # type: ignore[misc]
-        for i in range(len(RULES) + 1)
+        join_folds(config, folds, seen, lambda env, fold, name=name: play_baseline(env, name, fold))  # type: ignore[misc]
+        for name in BASELINES
     ]
     checked = audit(lambda table: play_candidate(table, experiment.winner), raw, ledgers[0])
     settings = {**json.loads(json.dumps(config_values(config))), "folder": experiment.folder.name}
@@ -207,7 +206,8 @@ def of_run(folder: Path, test: str | None, allow_import: bool) -> Backtest:
         return play_policy(make_market_env(kinds[config.id], table, test, settings), policy, policy.config.agent_name)
 
     ledger = play_run(raw)
-    baselines = play_baselines(make_market_env(kinds[config.id], raw, test, settings))
+    env = make_market_env(kinds[config.id], raw, test, settings)
+    baselines = [play_baseline(env, name) for name in BASELINES]
     shown = {**settings, "test": test, "folder": folder.name}
     return compare(
         f"{policy.config.agent_name}, {kinds[config.id]}",
@@ -237,8 +237,7 @@ def compare(
     rows = []
     for ledger in (*ledgers, *baselines):
         bars = bars_per_year(ledger.dates)
-        same = len(ledger.returns) == len(main)  # a ruined account ends early
-        against = None if ledger is ledgers[0] or not same else sharpe_difference(main, ledger.returns, bars)
+        against = None if ledger is ledgers[0] else sharpe_difference(main, ledger.returns, bars)
         is_baseline = any(ledger is other for other in baselines)
         rows.append(Row(ledger, performance(ledger.returns, bars), is_baseline, against))
     return Backtest(title, rows, checked, num_tried, num_runs, settings)
@@ -278,5 +277,5 @@ def equity_csv(rows: Sequence[Row]) -> str:
     lines = [",".join(["date", *(row.ledger.name for row in rows)])]
     values = [row.ledger.value for row in rows]
     for i, date in enumerate(dates):
-        lines.append(",".join([str(date), *(f"{x[i]:.2f}" if i < len(x) else "" for x in values)]))
+        lines.append(",".join([str(date), *(f"{x[i]:.2f}" for x in values)]))
     return "\n".join(lines) + "\n"

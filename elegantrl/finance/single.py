@@ -31,6 +31,7 @@ class MarketEnv(gym.Env[Array, Array]):
         self.prices = market.table.close
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (num_seen(market),), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (num_actions,), np.float32)
+        self.num_actions = num_actions
         self._begin(market.first, self.settings.cash)
 
     @property
@@ -70,7 +71,7 @@ class MarketEnv(gym.Env[Array, Array]):
         action = np.asarray(action, dtype=np.float32)
         if action.shape != self.action_space.shape or not np.isfinite(action).all():
             got = "NaN or infinity" if action.shape == self.action_space.shape else f"shape {action.shape}"
-            wanted = f"{self.action_space.shape[0]} numbers in [-1, 1]"
+            wanted = f"{self.num_actions} numbers in [-1, 1]"
             raise SpecError(f"environment {type(self).__name__!r}: the action must be {wanted}, got {got}")
         before = self.value
         done = self.trade(action.clip(-1, 1))

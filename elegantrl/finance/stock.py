@@ -21,7 +21,7 @@ from .prices import DELISTED, TRADED, Array, PriceTable
 from .settings import StockSettings
 from .single import MarketEnv
 
-SMALLEST_PRICE = float(np.finfo(np.float32).tiny)
+SMALLEST_PRICE = 1e-9
 """Stands in for the price of an asset that is not listed yet, so that nothing is divided by zero."""
 
 
@@ -67,9 +67,13 @@ class StockTradingVecEnv(MarketVecEnv):
         settings = self.settings
         action = torch.nn.functional.hardshrink(action, settings.min_trade)
         if settings.max_shares is not None:
-            return (action * settings.max_shares).trunc()
-        size = (settings.max_trade * value).float().unsqueeze(1)
-        return (action * (size / price.clamp_min(SMALLEST_PRICE))).trunc()
+            shares = action * settings.max_shares
+        else:
+            size = (settings.max_trade * value).float().unsqueeze(1)
+            shares = (size / price.clamp_min(SMALLEST_PRICE)).mul_(action)
+        if self._status is not None:
+            shares = shares * (price > 0)  # what is not listed yet cannot be ordered
+        return shares.abs().floor_().copysign_(shares)  # towards zero; ``trunc`` takes several times as long
 
     def execute(
         self, cash: Tensor, shares: Tensor, orders: Tensor, price: Tensor, status: Tensor | None
@@ -91,7 +95,8 @@ class StockTradingVecEnv(MarketVecEnv):
         bought = (turnover + total) / 2
         available = cash + (bought - total) * (1 - cost)
         share = torch.where(short, available / (bought * (1 + cost)) * MARGIN, 1.0).unsqueeze(1)
-        delta = torch.where(delta > 0, (delta * share).floor_(), delta)
+        buys = delta.relu()
+        delta = delta.sub_(buys).add_((buys * share).floor_())  # sales stay as they are
         money = delta * price
         return cash - money.sum(1) - cost * money.abs_().sum(1), shares + delta
 
@@ -122,8 +127,10 @@ class StockTradingEnv(MarketEnv):
 
     def orders(self, action: Array) -> Array:
         settings = self.settings
-        action = np.where(np.abs(action) > np.float32(settings.min_trade), action, np.float32(0))
+        price = self.prices[self.row]
+        is_order = (np.abs(action) > np.float32(settings.min_trade)) & (price > 0)
+        action = np.where(is_order, action, np.float32(0))
         if settings.max_shares is not None:
             return np.trunc(action * np.float32(settings.max_shares))
         size = np.float32(settings.max_trade * self.value)
-        return np.trunc(action * (size / np.maximum(self.prices[self.row], SMALLEST_PRICE)))
+        return np.trunc(action * (size / np.maximum(price, SMALLEST_PRICE)))

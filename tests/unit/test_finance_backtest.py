@@ -20,7 +20,7 @@ from elegantrl.cli.main import main
 from elegantrl.errors import ConfigError, SpecError
 from elegantrl.finance import PriceTable, load_prices, parse_period
 from elegantrl.finance.audit import audit, other_future, refuse_feature_lookahead, refuse_lookahead
-from elegantrl.finance.backtest import make_market_env, play, play_baselines, play_random, play_rule
+from elegantrl.finance.backtest import BASELINES, make_market_env, play, play_baseline, play_random, play_rule
 from elegantrl.finance.baselines import RULES, View, least_variance, momentum
 from elegantrl.finance.experiment import ExperimentConfig, run_experiment
 from elegantrl.finance.features import FEATURES, with_features
@@ -111,7 +111,7 @@ def test_baselines_keep_exact_accounts_and_do_not_look_ahead() -> None:
     table = random_table(1, bars=320, gaps=True)
     for kind in ("stock", "portfolio"):
         env = make_market_env(kind, table, "2020-09:2020-11-15", {"cost": 0.002})
-        for ledger in play_baselines(env):
+        for ledger in (play_baseline(env, name) for name in BASELINES):
             assert ledger.accounting_error() < 1e-12, ledger.name
             assert (ledger.cash > -1e-6).all()
     for name, rule in RULES.items():
@@ -120,6 +120,14 @@ def test_baselines_keep_exact_accounts_and_do_not_look_ahead() -> None:
             return play_rule(make_market_env("stock", prices, "2020-09:2020-11-15", {}), rule, name)
 
         refuse_lookahead(run, table, [260, 300])
+
+
+def test_a_ruined_account_keeps_what_is_left_in_cash() -> None:
+    prices = np.ones((12, 1)) * [[10.0]] * np.array([1.0] * 4 + [1.0995] * 8)[:, None]
+    env = make_market_env("portfolio", table_of(prices), None, {"cost": 0.0, "short": True, "leverage": 10.0})
+    ledger = play(env, lambda obs: -np.ones(1, dtype=np.float32), "short")
+    assert len(ledger.dates) == 12 and ledger.value[-1] == pytest.approx(5e3, rel=1e-3)  # ten times -9.95 %
+    assert (ledger.positions[4:] == 0).all() and ledger.accounting_error() < 1e-12
 
 
 def test_trades_are_written_one_by_one() -> None:
@@ -243,7 +251,7 @@ def test_a_report_with_everything_in_it(trained: Done, capsys: pytest.CaptureFix
     assert "ppo ensemble" in capsys.readouterr().out
     found = json.loads((folder / "metrics.json").read_text())
     names = [row["name"] for row in found["strategies"]]
-    assert names == ["ppo ensemble", "ppo seed 0", "ppo seed 1", *RULES, "random"]
+    assert names == ["ppo ensemble", "ppo seed 0", "ppo seed 1", *BASELINES]
     assert found["policies_tried"] == 4 and len(found["audit"]["look_ahead_checked_at"]) == 3
     assert found["audit"]["accounting_error"] < 1e-12
     page = (folder / "report.html").read_text()
@@ -265,7 +273,29 @@ def test_a_single_run_can_be_back_tested(trained: Done, tmp_path: Path) -> None:
     assert found.main.ledger.name == "ppo" and (tmp_path / "report.html").exists()
 
 
-def test_walk_forward_trains_on_everything_before_each_test_year(trained: Done) -> None:
+def test_a_team_of_sectors_walks_forward(tmp_path: Path) -> None:
+    """One agent per group, one reward that is adjusted for risk, two folds; the audit of the joined ledger holds."""
+    random_table(9, bars=1100).save(tmp_path / "raw")
+    periods = {"train": "2020-01:2020-06", "validate": "2020-07:2020-12", "test": "2021:2022"}
+    groups = {"first": ["S0", "S1", "S2"], "second": ["S3"]}
+    config = ExperimentConfig(
+        **{**SMALL, **periods, "agents": ("mappo",), "max_steps": 256, "snapshots": 1},
+        kind="team",
+        walk_forward=1,
+        data=str(tmp_path / "raw"),
+        env={"groups": groups, "risk_aversion": 5.0},
+    )
+    done = run_experiment(config, tmp_path / "out")
+    assert [run.fold for run in done.trained] == [0, 1]
+    found = backtest(tmp_path / "out")
+    ledger = found.main.ledger
+    assert (str(ledger.dates[0])[:10], str(ledger.dates[-1])[:10]) == ("2021-01-01", "2022-12-31")
+    assert len(ledger.dates) == 730 and (np.diff(ledger.dates) == np.timedelta64(86400, "s")).all()
+    assert ledger.positions[364].any() == 0  # everything is sold where the folds meet
+    assert found.audit.accounting_error < 1e-12
+
+
+def test_walk_forward_trains_on_everything_before_each_test_year() -> None:
     table = load_prices("sp500")
     folds = make_folds("1990:2012", "2013:2016", "2017:2021", table, walk_forward=2)
     assert [tuple(map(str, fold)) for fold in folds] == [

@@ -56,7 +56,7 @@ def test_lanes_equal_the_single_environment_step_by_step(kind: str, gaps: bool) 
         assert truncated
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     cost=st.sampled_from([0.0, 0.001, 0.05, 0.3]),
