@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .errors import CheckpointError, RoleDied, RoleTimedOut
 from .execute.base import ANSWERS_HELD, ONE_CPU, Executor, Future, Handle, Needs, Ref
@@ -125,7 +125,9 @@ class SimRef(Ref):
 
 
 class SimExecutor(Executor):
-    """Virtual processes; ``paced`` makes virtual seconds real ones."""
+    """Virtual processes. By the ``virtual`` clock the caller takes no time, and everything can be repeated; by the
+    ``wall`` clock seconds are real ones; by the ``processor`` clock the caller takes its processor time, which does not
+    depend on other programs, and what is charged for its waits by ``pass_seconds``."""
 
     isolates = True
 
@@ -134,9 +136,9 @@ class SimExecutor(Executor):
         preload: Sequence[str] = (),
         world: World | None = None,
         storage: Storage | None = None,
-        paced: bool = False,
+        clock: Literal["virtual", "wall", "processor"] = "virtual",
     ) -> None:
-        self.world, self.storage, self.paced = world or World(), storage or MemoryStorage(), paced
+        self.world, self.storage, self.clock = world or World(), storage or MemoryStorage(), clock
         self.now = 0.0
         self.num_calls = 0
         self.num_running = self.max_seen = 0
@@ -145,7 +147,8 @@ class SimExecutor(Executor):
         self.scores: dict[str, float] = {}
         """The quality of every stored run."""
         self._random = stream(self.world.seed, "calls")
-        self._started = time.monotonic()
+        self._read = {"virtual": float, "wall": time.monotonic, "processor": time.process_time}[clock]
+        self._started = self._read()
         self._heap: list[tuple[float, int, SimFuture]] = []
 
     def spawn_all(
@@ -157,14 +160,22 @@ class SimExecutor(Executor):
     ) -> list[Handle]:
         return [SimHandle(self) for _ in builds]
 
+    def look(self) -> None:
+        """Read the clock."""
+        if self.clock != "virtual":
+            self.now = self._read() - self._started
+
+    def pass_seconds(self, seconds: float) -> None:
+        """Let time pass in which the caller waits for something else than calls."""
+        self._started -= seconds
+
     def begin(self, handle: SimHandle, call: tuple[str, tuple[Any, ...]], timeout: float | None) -> SimFuture:
         """Schedule the end of a call."""
         number = self.num_calls
         self.num_calls += 1
         self.num_running += 1
         self.max_seen = max(self.max_seen, self.num_running)
-        if self.paced:
-            self.now = time.monotonic() - self._started
+        self.look()
         seconds = self.world.duration(self._random.random()) * (0.1 if call[0] == "evaluate" else 1.0)
         future = SimFuture(handle, call, self.now + seconds)
         future.seconds = seconds
@@ -211,14 +222,17 @@ class SimExecutor(Executor):
         return Outcome(key, 0, self.scores[key] + 0.1 * (seed / 2**63))
 
     def wait(self, futures: Sequence[Future], timeout: float | None = None) -> list[Future]:
-        """All calls that end at the earliest time, or by now if paced."""
+        """All calls that end at the earliest time, or that have ended by now."""
         if not self._heap:
             return []
-        if self.paced:
-            time.sleep(max(0.0, self._started + self._heap[0][0] - time.monotonic()))
-            self.now = time.monotonic() - self._started
+        self.look()
+        left = max(0.0, self._heap[0][0] - self.now)
+        if self.clock == "wall":
+            time.sleep(left)
+            self.look()
         else:
-            self.now = max(self.now, self._heap[0][0])
+            self._started -= left
+            self.now += left
         ended: list[Future] = []
         while self._heap and self._heap[0][0] <= self.now:
             future = heapq.heappop(self._heap)[2]
