@@ -138,7 +138,7 @@ class ForagingVecEnv(TensorEnv):
     def _parts(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Food [N, F, 3], agents [N, G, 3], and the level [N, 1] of all food at first."""
         food, agent = state[:, : 3 * self._foods], state[:, 3 * self._foods : -1]
-        return food.unflatten(1, (self._foods, 3)), agent.unflatten(1, (self._team, 3)), state[:, -1:]
+        return food.reshape(-1, self._foods, 3), agent.reshape(-1, self._team, 3), state[:, -1:]
 
     def _move(self, place_NG2: Tensor, food_NF3: Tensor, action: Tensor) -> Tensor:
         """Where agents are after their moves."""
