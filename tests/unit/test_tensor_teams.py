@@ -335,8 +335,10 @@ def test_a_world_draws_one_of_its_lanes(name: str) -> None:
     env = make_env(name, 2)
     env.reset(0)
     first, second = env.draw(), env.draw(lane=1)  # type: ignore[attr-defined]
-    assert first.shape == (320, 320, 3) and first.dtype == np.uint8
-    assert (first != second).any() and (first == 255).all(2).mean() > 0.5
+    assert first.ndim == 3 and first.shape[2] == 3 and first.dtype == np.uint8
+    assert first.shape == second.shape and (first != second).any()
+    _, counts = np.unique(first.reshape(-1, 3), axis=0, return_counts=True)
+    assert counts.max() > 0.5 * counts.sum()  # the ground is most of a picture
 
 
 def test_an_agent_is_drawn_where_it_is() -> None:
