@@ -73,6 +73,8 @@ class App:
         # Weights that need no gradient: a mode without gradients would take a tenth of a request.
         self.graph = PolicyGraph(trained).eval().requires_grad_(False)
         self.limits, self.host = limits, host
+        self.input_names = [port.name for port in self.graph.inputs]
+        self.output_names = [port.name for port in (*self.graph.side.outputs, *self.graph.state)]
         forms: list[Form] = [kind(self.graph, limits.max_rows) for kind in (JsonForm, TensorForm)]
         self.forms = {form.kind: form for form in forms}
         self.metrics = Metrics()
@@ -186,15 +188,13 @@ class App:
 
     def compute(self, batch: Batch) -> dict[str, Array]:
         """Actions and the next state by the names under which a request has them."""
-        graph = self.graph
-        outputs = graph(*(torch.from_numpy(batch.arrays[port.name]) for port in graph.inputs))
-        names = [port.name for port in (*graph.side.outputs, *graph.state)]
-        answer: dict[str, Array] = {name: x.numpy() for name, x in zip(names, outputs, strict=True)}
+        outputs = self.graph.forward(*[torch.from_numpy(batch.arrays[name]) for name in self.input_names])
+        answer: dict[str, Array] = {name: x.numpy() for name, x in zip(self.output_names, outputs, strict=True)}
         for name, array in answer.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise BadRequest(f"the numbers of this request are too large: {name} is not finite")
-        if not batch.acting.all():  # the state of agents that were left out stays as it is
-            for port in graph.state:
+        if self.graph.state and not batch.acting.all():  # the state of agents that were left out stays as it is
+            for port in self.graph.state:
                 acting = batch.acting.reshape(*batch.acting.shape, *(1,) * (len(port.shape) - 1))
                 before = np.where(batch.arrays[FIRST].reshape(-1, *(1,) * len(port.shape)), 0, batch.arrays[port.name])
                 answer[port.name] = np.where(acting, answer[port.name], before).astype(port.dtype)

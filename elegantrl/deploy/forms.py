@@ -165,7 +165,7 @@ def as_array(value: Any, port: Port) -> Array:
     if objects.shape != port.shape:
         raise BadRequest(f"{port.name} has the shape {objects.shape!s:.60}, expected {port.shape}")
     flags = {bool} if port.dtype == "bool" else set()
-    if not {int, float} | flags >= set(map(type, objects.flat)):
+    if not {int, float} | flags >= set(map(type, objects.ravel().tolist())):
         raise BadRequest(f"{port.name} holds what is no number; expected {port.dtype}")
     is_float = np.dtype(port.dtype).kind == "f"
     try:
@@ -176,7 +176,7 @@ def as_array(value: Any, port: Port) -> Array:
     if not np.all(fits):
         raise out_of_range(port)
     array = array.astype(port.dtype, copy=False)
-    check_values(array, port)
+    check_bounds(array, port)
     return array
 
 
@@ -187,10 +187,7 @@ def out_of_range(port: Port) -> BadRequest:
     return BadRequest(f"{port.name} has a value that is out of range; expected {expected}")
 
 
-def check_values(array: Array, port: Port) -> None:
-    """Refuse what a policy does not get in its environment."""
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise BadRequest(f"{port.name} has NaN or infinity; expected finite numbers")
+def check_bounds(array: Array, port: Port) -> None:
     if port.low is not None and ((array < port.low) | (array > port.high)).any():
         raise out_of_range(port)
 
@@ -254,7 +251,9 @@ class TensorForm:
                 raise BadRequest(
                     f"{name} is {array.dtype} {array.shape!s:.60}, expected {port.dtype} {('N', *port.shape)}"
                 )
-            check_values(array, port)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise BadRequest(f"{name} has NaN or infinity; expected finite numbers")
+            check_bounds(array, port)
         sizes = {len(array) for array in given.values()}
         if len(sizes) > 1:
             raise BadRequest(f"the tensors have different numbers of rows: {sorted(sizes)!s:.60}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class Port:
     needed: bool = True
     """Whether a request to a server must have it. A file needs all of its inputs."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return ".".join(map(str, self.path))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -38,5 +39,5 @@ def test_code_blocks_run(cli: Callable[..., Any], tmp_path: Path, monkeypatch: p
                     subprocess.run(words, check=True, capture_output=True)
     finally:
         if server is not None:
-            assert server.stop() == 0
+            assert server.stop(signal.SIGINT) == 0 and server.err == ""
     assert {"policy.onnx", "cart.pt2"} <= {path.name for path in tmp_path.iterdir()}
