@@ -54,10 +54,14 @@ class RunLog:
 
     def rewind(self, step: int, unfinished: int | None = None) -> None:
         """Drop rows after ``step``, and evaluations from step ``unfinished`` on: both will be written again."""
-        self.close()
-        self._open(step, step if unfinished is None else unfinished - 1)
+        last_evaluation = step if unfinished is None else unfinished - 1
+        if self._opened_at != (step, last_evaluation):  # opening a logger may take seconds
+            self.close()
+            self._open(step, last_evaluation)
 
     def _open(self, last_step: int, last_evaluation: int) -> None:
+        self._opened_at: tuple[int, int] | None = (last_step, last_evaluation)
+        """The rows that were kept; None when others have followed."""
         self._evaluations = [row for row in _read_recorder(self.run_dir) if row[0] <= last_evaluation]
         self._side.attempt(METRICS, lambda: _keep_rows(self.run_dir / METRICS, last_step, last_evaluation))
         self._torn = False
@@ -71,6 +75,7 @@ class RunLog:
 
     def log(self, row: Mapping[str, float | int | str], step: int) -> None:
         """Append ``row`` under ``env_steps=step``; a number that is not finite is written as null."""
+        self._opened_at = None
         numbers = {key: value if isinstance(value, str) or math.isfinite(value) else None for key, value in row.items()}
         line = json.dumps({**numbers, "env_steps": step}) + "\n"
         self._side.attempt(METRICS, lambda: self._append(line.encode("ascii")))
