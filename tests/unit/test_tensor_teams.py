@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from elegantrl.envs import TensorEnv, check_env, make_env
 from elegantrl.envs.tensor import SkirmishVecEnv, SpreadVecEnv, TagVecEnv
 from elegantrl.envs.tensor.particles import rows
+from elegantrl.envs.tensor.particles import VIEW
 from elegantrl.envs.tensor.skirmish import ENEMY_HEALTH, FIRST_ATTACK, HALF_WIDTH, HEALTH, RANGE, SIGHT
 from elegantrl.errors import ConfigError
 from elegantrl.types import Obs, Step, seen_part
@@ -345,6 +346,8 @@ def test_an_agent_is_drawn_where_it_is() -> None:
     env = SpreadVecEnv(1, num_agents=1)
     place(env, [(0.75, 0.75), (-0.75, -0.75)])
     picture = env.draw()
-    red, _, blue = picture[80, 240].tolist()  # right of the middle and above it
+    far = round((1 + 0.75 / VIEW) / 2 * len(picture))
+    near = len(picture) - far
+    red, _, blue = picture[near, far].tolist()  # right of the middle and above it
     assert blue > red + 80
-    assert len(set(picture[240, 80].tolist())) == 1 and picture[240, 80, 0] < 200, "the landmark is grey"
+    assert len(set(picture[far, near].tolist())) == 1 and picture[far, near, 0] < 200, "the landmark is grey"
