@@ -16,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from elegantrl.envs import TensorEnv, check_env, make_env
 from elegantrl.envs.tensor import SkirmishVecEnv, SpreadVecEnv, TagVecEnv
-from elegantrl.envs.tensor.particles import rows
-from elegantrl.envs.tensor.particles import VIEW
+from elegantrl.envs.tensor.particles import VIEW, rows
 from elegantrl.envs.tensor.skirmish import ENEMY_HEALTH, FIRST_ATTACK, HALF_WIDTH, HEALTH, RANGE, SIGHT
 from elegantrl.errors import ConfigError
 from elegantrl.types import Obs, Step, seen_part
