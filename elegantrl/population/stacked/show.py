@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from rich.table import Table
 
@@ -36,7 +37,7 @@ def evolve_stacked(config: PopulationConfig, run_dir: str | None) -> int:
             markup=False,
         )
 
-    sections = {name: dict(values) for name, values in config.settings.items()}
+    sections: dict[str, Any] = {name: dict(values) for name, values in config.settings.items()}
     sections.setdefault("eval", {})["episodes"] = config.episodes
     agent_settings, env = sections.pop("agent", {}), sections.pop("env", {})  # flat: two arguments have these names
     env_kwargs = {**env.pop("kwargs", {}), **config.env_kwargs}
