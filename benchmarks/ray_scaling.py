@@ -5,12 +5,16 @@
 
 PPO on an environment that sleeps 5 ms per step, one environment per worker, so that the machine's cores do not limit
 the workers: many workers against one, and Ray against the process executor with the same layout. The supervisor's share
-is the processor time of the main process, which learns too, per second of the run. Results go to results/ray.json.
+is the processor time of the main process, which learns too, per second of the run. Calls are measured by the wall clock
+and by the processor time of the caller, which does not depend on other programs. Results go to results/ray.json.
+
+    python benchmarks/ray_scaling.py --calls     # only the calls, about a minute; keeps the other results
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -20,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Measurement, environment, show, write_json
+from common import RESULTS, Measurement, environment, show, write_json
 from sleepers import Costly
 
 from elegantrl.execute.base import Executor, make_executor
@@ -28,7 +32,7 @@ from elegantrl.runtime.callback import Event
 from elegantrl.runtime.train import train
 from elegantrl.store.runlog import read_metrics
 
-NEVER = 10**12
+NEVER, NAME = 10**12, "ray.json"
 SHAPE = {"horizon": 32, "num_epochs": 1, "batch_size": 256, "hidden": (64, 64)}
 
 
@@ -69,12 +73,12 @@ class Echo:
     def close(self) -> None: ...
 
 
-def call_times(name: str, values: dict[str, Any], repeats: int) -> dict[str, list[float]]:
-    """Microseconds from a call to its answer."""
+def call_times(name: str, values: dict[str, Any], repeats: int) -> dict[str, list[tuple[float, float]]]:
+    """Microseconds from a call to its answer, and of the caller's processor."""
     executor: Executor = make_executor(name)
     try:
         role = executor.spawn(Echo)
-        times: dict[str, list[float]] = {}
+        times: dict[str, list[tuple[float, float]]] = {}
         for what, value in values.items():
             role.call("echo", value).result()
             times[what] = [timed(lambda value=value: role.call("echo", value).result()) for _ in range(repeats)]
@@ -83,10 +87,22 @@ def call_times(name: str, values: dict[str, Any], repeats: int) -> dict[str, lis
         executor.close()
 
 
-def timed(call: Callable[[], Any]) -> float:
-    started = time.perf_counter()
+def timed(call: Callable[[], Any]) -> tuple[float, float]:
+    started, busy = time.perf_counter(), time.process_time()
     call()
-    return (time.perf_counter() - started) * 1e6
+    return (time.perf_counter() - started) * 1e6, (time.process_time() - busy) * 1e6
+
+
+def calls() -> list[Measurement]:
+    """Ray against the process executor."""
+    values = {"a number": 1, "600 kB": torch.zeros(150_000)}
+    by_ray, by_process = (call_times(name, values, 200) for name in ("ray", "process"))
+    found = []
+    for what in values:
+        for i, clock in enumerate(("us", "us of the caller's processor")):
+            sides = ([pair[i] for pair in times[what]] for times in (by_ray, by_process))
+            found.append(Measurement(f"a call with {what} and its answer", clock, *sides, "processes", "-"))
+    return found
 
 
 def main() -> None:
@@ -94,7 +110,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=15.0, help="length of each run")
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--calls", action="store_true", help="measure only calls")
     arguments = parser.parse_args()
+    if arguments.calls:
+        before = json.loads((RESULTS / NAME).read_text()) if (RESULTS / NAME).exists() else {}
+        results = [row for row in before.get("results", []) if not row["what"].startswith("a call")]
+        write_json(NAME, {**before, **environment(), "results": [*results, *show("Ray", calls())]})
+        return
     workers = arguments.workers
     sides = {
         "ray, 1 worker": ("ray", 1, 0),
@@ -110,8 +132,6 @@ def main() -> None:
             print(f"{name}: {found[name][-1][0]:,.0f} steps/s, supervisor {found[name][-1][1]:.0%} busy", flush=True)
     rates = {name: [rate for rate, _ in pairs] for name, pairs in found.items()}
     one, many, ahead, other, other_ahead = rates.values()
-    values = {"a number": 1, "600 kB": torch.zeros(150_000)}
-    by_ray, by_process = (call_times(name, values, 200) for name in ("ray", "process"))
     measurements = [
         Measurement(f"{workers} workers", "steps/s", many, one, "one worker", "-"),
         Measurement(
@@ -119,14 +139,11 @@ def main() -> None:
         ),
         Measurement(f"{workers} workers", "steps/s", many, other, "processes", "-"),
         Measurement(f"{workers} workers, lag 1", "steps/s", ahead, other_ahead, "processes", "-"),
-        *(
-            Measurement(f"a call with {what} and its answer", "us", by_ray[what], by_process[what], "processes", "-")
-            for what in values
-        ),
+        *calls(),
     ]
     shares = {name: [share for _, share in pairs] for name, pairs in found.items()}
     results = show("Ray", measurements)
-    print(write_json("ray.json", {**environment(), "results": results, "supervisor_busy_share": shares}))
+    print(write_json(NAME, {**environment(), "results": results, "supervisor_busy_share": shares}))
 
 
 if __name__ == "__main__":

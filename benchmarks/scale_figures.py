@@ -32,13 +32,19 @@ REPEATS = 5
 
 def main(env: str) -> None:
     torch.set_num_threads(1)
-    overrides = {"env": {"num_envs": ENVS}, "agent": {"horizon": HORIZON}, "eval": {"episodes": 1}}
+    overrides = {
+        "env": {"num_envs": ENVS, "num_groups": 1},
+        "agent": {"horizon": HORIZON, "num_epochs": 1},
+        "eval": {"episodes": 1},
+    }
     config, _ = resolve_config("ppo", env, overrides)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
         executor = InlineExecutor()
         supervisor = open_run(config, env, folder, executor, Silent())
-        figures = worker_figures(supervisor) | store_figures(supervisor, folder, Path(scratch))
+        while supervisor.progress.env_steps == 0:
+            supervisor.advance()
+        figures = store_figures(supervisor, folder, Path(scratch)) | worker_figures(supervisor)
         supervisor.close()
         executor.close()
     for name, value in figures.items():
@@ -50,7 +56,7 @@ def worker_figures(supervisor: Any) -> dict[str, float]:
     """Steps per processor second of one worker, and bytes of a step and of the policy."""
     pool, weights = supervisor.pool, supervisor.learners.weights()
     pool.publish(weights)
-    seq, rates = 0, []
+    seq, rates = 1000, []  # beyond those of the run
     for _ in range(REPEATS):
         began = time.process_time()
         seq = pool.request(HORIZON, seq)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the other systems of time_to_threshold.py and team_threshold.py, in several virtual environments because some
-# pin what others need newer; pins that are not needed are left out by --no-deps.
+# Installs the other systems of time_to_threshold.py, team_threshold.py and population_peers.py, in several virtual
+# environments because some pin what others need newer; pins that are not needed are left out by --no-deps.
 #
 #     bash benchmarks/peers/install.sh peers
 #     python benchmarks/time_to_threshold.py --peers-python peers/*/bin/python
@@ -24,6 +24,9 @@ $pip install --no-deps sample-factory==2.1.1
 
 environment agilerl  # another tensordict than TorchRL's
 $install agilerl==2.58.0 peft mpe2 pettingzoo
+
+environment tune  # for population_peers.py
+$install "ray[tune]==2.60.0" stable-baselines3==2.9.2
 
 environment elegantrl  # has the name of this project
 $pip install --no-deps elegantrl==0.3.6

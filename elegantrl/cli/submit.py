@@ -109,7 +109,7 @@ def connect(address: str) -> Any:
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
         raise ConfigError(f"elegantrl submit needs {error.name}: pip install 'elegantrl[ray]'") from None
-    logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it reports every connection that ends
+    logging.getLogger(JobSubmissionClient.__module__).setLevel(logging.WARNING)  # it reports the end of a connection
     check_reachable(address)
     with explained(address, "the job server"):
         return JobSubmissionClient(address)

@@ -28,6 +28,7 @@ from .ray_cluster import (
     check_gpus,
     has_room,
     in_group,
+    is_node_gone,
     one_line,
     ray,
     release,
@@ -145,7 +146,8 @@ class RayHandle(Handle):
         try:
             answer: Answer = ray.get(future.ref)
         except ray.exceptions.RayError as error:
-            self.kill(describe_death(error, self.machine), is_node_death(error))
+            with_node = is_node_death(error) or is_node_gone(self.node)
+            self.kill(describe_death(error, self.machine, with_node), with_node)
             return
         if answer[0] == EXIT:
             self.kill(f"exited with code {from_message(answer[-1])}")
@@ -332,10 +334,10 @@ def is_node_death(error: Exception) -> bool:
     return re.search(r"[Nn]ode (has )?died|its node|[Nn]ode.{0,200} died", str(error)) is not None
 
 
-def describe_death(error: Exception, machine: str) -> str:
+def describe_death(error: Exception, machine: str, with_node: bool) -> str:
     """A short description; Ray does not know the signal or the exit code."""
     text = str(error)
-    if is_node_death(error):
+    if with_node:
         return f"was lost with its node {machine}"
     if isinstance(error, ray.exceptions.OutOfMemoryError) or "low memory" in text:
         return "was ended by Ray because memory ran out"

@@ -44,6 +44,8 @@ except ImportError as error:
 
 CONNECT_SECONDS = 10.0
 """How long the head of a cluster may take to answer."""
+LOOK_SECONDS = 2.0
+"""How long a node may take to answer after a role of it has died."""
 PLACE_SECONDS = 5.0
 """How long roles wait for free processors before they share those of others."""
 LOCAL_CPUS = 4096
@@ -131,15 +133,31 @@ def join(address: str) -> None:
         knock(address)
     # The library waits for a minute for a port that is open and belongs to another program.
     waits = {"RAY_gcs_rpc_server_connect_timeout_s": f"{CONNECT_SECONDS:.0f}"}
+    said = bytearray()
     try:
-        with environment(**waits):
+        with environment(**waits), stderr_into(said):
             ray.init(address=address, **{name: value for name, value in QUIET.items() if name != "include_dashboard"})
     except Exception as error:
         ray.shutdown()
         hint = "start one with `ray start --head`, or leave --address out"
-        if "uthentication" in str(error):
+        if "uthentication" in str(error) or b"AuthToken" in said:  # some errors name only the address
             hint = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the token of the cluster"
         raise ConfigError(f"no Ray cluster can be used at {address} ({one_line(error)}); {hint}") from error
+
+
+@contextlib.contextmanager
+def stderr_into(said: bytearray) -> Iterator[None]:
+    """Collect what is written to stderr, also by libraries in C++, instead of a line for each attempt to connect."""
+    with tempfile.TemporaryFile() as file:
+        before = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            file.seek(0)
+            said += file.read()
 
 
 def knock(address: str) -> None:
@@ -160,6 +178,18 @@ def one_line(error: BaseException) -> str:
     """The first sentence of an error."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text.split(". ")[0].rstrip(".")
+
+
+def is_node_gone(node: str) -> bool:
+    """Whether the process that manages a node has ended; the death of its roles may be known before that."""
+    try:
+        found = [each for each in ray.nodes() if each["NodeID"] == node]
+        if not found or not found[0]["Alive"]:
+            return True
+        socket.create_connection((found[0]["NodeManagerAddress"], found[0]["NodeManagerPort"]), LOOK_SECONDS).close()
+    except (OSError, ray.exceptions.RayError):
+        return True
+    return False
 
 
 # ---- room for roles
