@@ -69,6 +69,13 @@ ELSEWHERE = {
 """Pages whose code another test runs, because it needs more than this module has."""
 
 
+ONLY_PYTHON = {
+    "hooks.md": "its commands name modules of a reader and extras",
+    "look.md": "its commands name runs that the page makes later, and extras",
+}
+"""Pages of which only the Python blocks run."""
+
+
 class Block(NamedTuple):
     """A piece of code of a page."""
 
@@ -145,7 +152,7 @@ def not_run(words: list[str]) -> str:
 def run_page(page: str, module: types.ModuleType) -> None:
     """Run the code of a page in the present folder; ``module`` holds its names and is the main module."""
     for block in blocks_of(page):
-        if block.skipped:
+        if block.skipped or (page in ONLY_PYTHON and block.language != "python"):
             continue
         if block.language == "python":
             # As many empty lines in front as the page has lines, so that a traceback names the line of the page.
