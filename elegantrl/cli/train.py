@@ -24,8 +24,8 @@ from .parse import parse, parse_kwargs
 
 RunDir = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
 Switch = FlagCreatePairsOff[bool]
-ImportPaths = Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE:NAME ...", help_behavior_hint="")]
-Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...", help_behavior_hint="")]
+ImportPaths = Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE:NAME ...")]
+Changes = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")]
 ASYNC = (
     "Run learner and workers at their own speed: a lag of 1; PPO and A2C wait for half of the workers and use V-trace."
 )
