@@ -17,6 +17,7 @@ import numpy as np
 from common import RESULTS, environment, write_json
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from elegantrl.finance.experiment import ExperimentConfig, run_experiment
 from elegantrl.finance.report import render
@@ -68,7 +69,7 @@ def draw(found: Backtest, path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     style_axes(axes)
-    axes.xaxis.set_major_formatter("{x}")
+    axes.xaxis.set_major_formatter("{x:.0f}")
     shown = [row for row in found.rows if " seed " not in row.ledger.name]
     for place, row in enumerate(shown):
         ledger = row.ledger
@@ -79,6 +80,7 @@ def draw(found: Backtest, path: Path) -> None:
         axes.plot(years, ledger.value / ledger.value[0], style, lw=width, color=colour, label=ledger.name)
     axes.set_yscale("log")
     axes.set_yticks([0.5, 1, 2, 3], ["50 %", "100 %", "200 %", "300 %"])
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("value, start = 100 %")
     figure.legend(frameon=False, loc="outside lower center", ncols=4, fontsize=9)
     figure.savefig(path, dpi=140)
@@ -87,10 +89,11 @@ def draw(found: Backtest, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--agents", nargs="+", default=AGENTS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--max-steps", type=int, default=40_960)
     args = parser.parse_args()
-    config = ExperimentConfig(agents=AGENTS, seeds=args.seeds, max_steps=args.max_steps, snapshots=5)
+    config = ExperimentConfig(agents=tuple(args.agents), seeds=args.seeds, max_steps=args.max_steps, snapshots=5)
     done = run_experiment(config, args.run_dir, resume=(args.run_dir / "finance.yaml").exists(), say=print)
     found = of_experiment(done)
     scores = [{"agent": run.agent, "seed": run.seed, "validation": run.validation} for run in done.trained]
