@@ -51,7 +51,7 @@ DEMOS: dict[str, tuple[Any, dict[int, tuple[str, dict]]]] = {
         1: ("Pendulum-v1", {
             "num_envs": 1, "repeat_times": 1, "gamma": 0.98, "learning_rate": 1e-3, "net_dims": [64, 64],
             "soft_update_tau": 0.01, "reward_scale": 0.1, "break_step": 20_000, "eval_per_step": 2_000,
-            "target_return": -170}),
+            "eval_times": 20, "target_return": -155}),
         2: ("LunarLanderContinuous-v3", {
             "horizon_len": 4, "learning_rate": 7e-4, "soft_update_tau": 0.01, "batch_size": 256, "reward_scale": 0.1,
             "buffer_init_size": 5_000, "break_step": 200_000, "target_return": 230}),
@@ -62,8 +62,8 @@ DEMOS: dict[str, tuple[Any, dict[int, tuple[str, dict]]]] = {
     }),
     "continuous_on": (AgentPPO, {
         1: ("Pendulum-v1", {
-            "gamma": 0.9, "reward_scale": 0.1, "num_envs": 8, "horizon_len": 256, "batch_size": 128,
-            "repeat_times": 10, "lambda_entropy": 0.0, "break_step": 200_000, "target_return": -170}),
+            "gamma": 0.9, "reward_scale": 0.1, "num_envs": 8, "horizon_len": 256, "batch_size": 128, "repeat_times": 10,
+            "lambda_entropy": 0.0, "break_step": 200_000, "eval_times": 20, "target_return": -155}),
         2: ("LunarLanderContinuous-v3", LANDER_PPO),
         3: ("BipedalWalker-v3", {
             "reward_scale": 0.1, "horizon_len": 512, "batch_size": 512, "learning_rate": 5e-4, "lambda_entropy": 0.0,

@@ -82,8 +82,7 @@ class VecEnv:
     """N environments. An environment whose episode has ended starts the next one by itself."""
 
     def __init__(self, make_env: Callable[[], gym.Env], num_envs: int, seed: int):
-        self.envs = [make_env() for _ in range(num_envs)]
-        self.num_envs = num_envs
+        self.num_envs, self.envs = num_envs, [make_env() for _ in range(num_envs)]
         self.state_NS = np.stack([env.reset(seed=seed + i)[0] for i, env in enumerate(self.envs)])  # act on this
         self.returns: list[float] = []  # of the episodes that have ended
         self.return_N = np.zeros(num_envs)  # so far in the episodes that have not

@@ -49,8 +49,7 @@ def train(env_id: str = "CartPole-v1", seed: int = 0, max_steps: int = 60_000) -
     # SAME_STEP: the step that ends an episode already returns the first state of the next one, and the last state of
     # the ended one in info["final_obs"].
     envs = gym.make_vec(env_id, N, vectorization_mode="sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
-    space = envs.single_action_space
-    state_dim = envs.single_observation_space.shape[0]
+    space, state_dim = envs.single_action_space, envs.single_observation_space.shape[0]
     policy, critic = Policy(state_dim, space), mlp(state_dim, 1, last_gain=1.0)
     optimizer = torch.optim.Adam([*policy.parameters(), *critic.parameters()], LEARNING_RATE, eps=1e-5, fused=True)
 
