@@ -69,7 +69,7 @@ class BacktestFlags:
     out: RunDir = None
     """Folder to write to; by default FOLDER."""
     allow_import: Switch = False
-    """Trust the folder of a single run: import code and read files that it names."""
+    """Trust the folder: import code and read files that it names."""
 
 
 def main(argv: list[str]) -> int:

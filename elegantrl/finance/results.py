@@ -14,9 +14,10 @@ import torch
 from ..errors import ConfigError
 from ..store.files import write_atomic
 from ..store.trained import TrainedPolicy
+from ..store.untrusted import check_env_kwargs
 from .audit import Audit, audit
 from .backtest import BASELINES, Decide, make_market_env, play, play_baseline, play_policy
-from .experiment import ENVS, Experiment, ExperimentConfig, Trained, load_experiment
+from .experiment import ENVS, Experiment, ExperimentConfig, load_experiment
 from .ledger import Ledger, added, joined
 from .loaders import load_prices
 from .metrics import Interval, Performance, bars_per_year, performance, sharpe_difference
@@ -71,13 +72,14 @@ def backtest(
     """Back-test the folder of an experiment, or of a run of ``elegantrl train`` on a trading environment, and write
     report, trades, equity and metrics to ``out``, which is the folder itself unless given.
 
-    ``test`` replaces the test period of an experiment; a run has none of its own, so it must be given.
+    ``test`` replaces the test period of an experiment; a run has none of its own, so it must be given. Code and files
+    that the folder names are used only with ``allow_import``, for a trusted folder.
     """
     from .report import render  # here, because the report reads the classes of this module
 
     folder = Path(folder)
     if (folder / "finance.yaml").exists():
-        found = of_experiment(load_experiment(folder), test)
+        found = of_experiment(load_experiment(folder), test, allow_import)
     else:
         found = of_run(folder, test, allow_import)
     where = out or folder
@@ -92,7 +94,7 @@ def backtest(
 # ---- playing
 
 
-def of_experiment(experiment: Experiment, test: str | None = None) -> Backtest:
+def of_experiment(experiment: Experiment, test: str | None = None, allow_import: bool = False) -> Backtest:
     """Every candidate over all folds; an audit of the main one."""
     config, folds = experiment.config, experiment.folds
     raw = load_prices(experiment.folder / "prices")
@@ -107,17 +109,14 @@ def of_experiment(experiment: Experiment, test: str | None = None) -> Backtest:
 
     def play_candidate(table: PriceTable, name: str) -> Ledger:
         members = experiment.candidates[name]
-        share = 1 / len(members)
-        ledgers = [
-            join_folds(
-                config,
-                folds,
-                table,
-                lambda env, fold, member=member: play_trained(experiment, runs[(*member, fold)], env, name),  # type: ignore[misc]
-                share,
-            )
-            for member in members
-        ]
+        ledgers = []
+        for agent, seed in members:
+
+            def play_member(env: MarketEnv, fold: int, agent: str = agent, seed: int = seed) -> Ledger:
+                policy = TrainedPolicy.load(experiment.folder / runs[agent, seed, fold].folder, allow_import)
+                return play_trained(config, policy, env, name)
+
+            ledgers.append(join_folds(config, folds, table, play_member, 1 / len(members)))
         return added(ledgers, name)
 
     ledgers = [play_candidate(seen, name) for name in experiment.candidates]
@@ -168,11 +167,10 @@ def join_folds(
     return joined(ledgers, env.settings.cost)
 
 
-def play_trained(experiment: Experiment, run: Trained, env: MarketEnv, name: str) -> Ledger:
-    policy = TrainedPolicy.load(experiment.folder / run.folder, allow_import=True)  # written by this experiment
-    if experiment.config.kind != "team":
+def play_trained(config: ExperimentConfig, policy: TrainedPolicy, env: MarketEnv, name: str) -> Ledger:
+    if config.kind != "team":
         return play_policy(env, policy, name)
-    return play(env, team_decisions(policy, env, experiment.config), name)
+    return play(env, team_decisions(policy, env, config), name)
 
 
 def team_decisions(policy: TrainedPolicy, env: MarketEnv, config: ExperimentConfig) -> Decide:
@@ -199,6 +197,8 @@ def of_run(folder: Path, test: str | None, allow_import: bool) -> Backtest:
         raise ConfigError(f"{folder} was trained on {config.id}; a back-test needs StockTrading or Portfolio")
     if test is None:
         raise ConfigError(f"{folder} names no test period; add --test START:END with dates after its training")
+    if not allow_import:
+        check_env_kwargs(config.kwargs, str(folder))
     settings = dict(config.kwargs)
     raw = load_prices(settings.pop("data", "sp500"))
 

@@ -269,6 +269,9 @@ def test_a_single_run_can_be_back_tested(trained: Done, tmp_path: Path) -> None:
     run = folder / "runs" / "ppo_seed0"
     with pytest.raises(ConfigError, match="names no test period; add --test START:END"):
         backtest(run, allow_import=True)
+    with pytest.raises(ConfigError, match="may read a file or choose code; if you trust the folder"):
+        backtest(run, "2020-08:2020-09", tmp_path)
+    assert not list(tmp_path.iterdir())
     found = backtest(run, "2020-08:2020-09", tmp_path, allow_import=True)
     assert found.main.ledger.name == "ppo" and (tmp_path / "report.html").exists()
 
