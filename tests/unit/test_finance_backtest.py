@@ -276,6 +276,7 @@ def test_a_single_run_can_be_back_tested(trained: Done, tmp_path: Path) -> None:
     assert found.main.ledger.name == "ppo" and (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_team_of_sectors_walks_forward(tmp_path: Path) -> None:
     """One agent per group, one reward that is adjusted for risk, two folds; the audit of the joined ledger holds."""
     random_table(9, bars=1100).save(tmp_path / "raw")
