@@ -42,7 +42,10 @@ def arguments(settings: dict[str, Any], executor: str, num_workers: int) -> dict
     return {"seed": 7, "eval": {"interval": 160, "episodes": 2}, "max_steps": 480, **layout, **settings}
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, 3])
+LAGS = [0, 1, pytest.param(3, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("max_lag", LAGS)
 @pytest.mark.parametrize(("agent", "env", "settings"), CASES)
 def test_every_layout_leaves_the_same_bits(
     run_quietly: Run,

@@ -205,13 +205,18 @@ def foreign_imports(path: Path) -> set[str]:
     return found - sys.stdlib_module_names - {"elegantrl", "__future__"}
 
 
+NOT_INSTALLED = {"mlflow": "mlflow-skinny"}
+"""Modules that the development extra does not install, and the distributions that have them under another name."""
+
+
 def test_declared_dependencies_are_those_that_are_imported() -> None:
     """Guards against: Z3, a requirement by the name of somebody else's distribution, or one that is missing."""
     core, extras = declared()
     owners = packages_distributions()
     used = set()
     for name in set().union(*map(foreign_imports, FILES)):
-        owner = {plain(o) for o in owners.get(name, [name])}  # what is not installed is an extra of the same name
+        # What is not installed is an extra of the same name.
+        owner = {plain(o) for o in owners.get(name, [NOT_INSTALLED.get(name, name)])}
         assert owner & (core | extras), f"{name} is imported and not declared"
         used |= owner
     assert core <= used
