@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.export import Dim, ExportedProgram
 
 from ..errors import ConfigError, ElegantRLError, format_error
 from ..store.files import write_atomic
@@ -22,9 +23,6 @@ from .check import Agreement, Run, compare
 from .graph import PolicyGraph
 from .opening import Runs, description, open_policy
 from .ports import Array
-
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
 
 Format = Literal["onnx", "torch"]
 FILES: dict[Format, str] = {"onnx": "policy.onnx", "torch": "policy.pt2"}
@@ -93,14 +91,12 @@ def make_file(trained: TrainedPolicy, graph: PolicyGraph, format: Format) -> tup
 
 def trace(graph: PolicyGraph) -> ExportedProgram:
     """The graph as a program whose first axes may have any size of at least 1."""
-    from torch.export import Dim, export  # the import takes longer than most commands
-
     examples = tuple(
         torch.zeros(2, *port.shape, dtype=getattr(torch, port.dtype), device="cpu") for port in graph.inputs
     )
     shapes = {"tensors": tuple({0: Dim("N", min=1)} for _ in examples)}
     with torch.no_grad():
-        return export(graph, examples, dynamic_shapes=shapes)
+        return torch.export.export(graph, examples, dynamic_shapes=shapes)
 
 
 def _torch_file(program: ExportedProgram, graph: PolicyGraph, about: dict[str, Any]) -> tuple[bytes, Run]:
