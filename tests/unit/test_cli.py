@@ -522,7 +522,7 @@ def test_a_run_survives_the_loss_of_its_reader(tmp_path: Path) -> None:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline().startswith("ppo on CartPole-v1")
         process.stdout.close()
-        assert (process.wait(60), process.stderr.read()) == (0, "")
+        assert (process.wait(240), process.stderr.read()) == (0, "")
     assert json.loads((tmp_path / "run/summary.json").read_text())["stop_reason"] == "max_steps"
 
 
@@ -557,7 +557,7 @@ def test_a_listing_survives_the_loss_of_its_reader(command: str) -> None:
     with start(command) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
-        assert (process.wait(60), process.stderr.read()) == (0, "")
+        assert (process.wait(240), process.stderr.read()) == (0, "")
 
 
 def test_several_runs_are_scored_as_one_ensemble(cli: Cli, quick: None, tmp_path: Path) -> None:
