@@ -35,7 +35,7 @@ BARS = {
 def main() -> int:
     known = [f"{name}/{env_id}" for name, (_, envs) in DEMOS.items() for env_id in envs]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("demos", nargs="*", choices=known, metavar="demo", help=f"any of {', '.join(known)}")
+    parser.add_argument("demos", nargs="*", choices=[*known, []], metavar="demo", help=f"any of {', '.join(known)}")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--table", action="store_true", help="show what was measured and run nothing")
     given = parser.parse_args()
