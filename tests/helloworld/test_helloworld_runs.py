@@ -190,17 +190,18 @@ def test_a_run_stops_at_its_target():
     assert result.steps == 512 and len(np.load(f"{result.cwd}/recorder.npy")) == 2
 
 
-def test_the_best_policy_is_kept(monkeypatch):
+def test_the_best_policy_is_kept_unless_the_last_one_is_confirmed(monkeypatch):
     args = Config(AgentPPO, "CartPole-v1", eval_per_step=1)
     agent, evaluator = AgentPPO([8], 4, 2, -1, args), Evaluator(args)
-    scores = iter([10.0, 30.0, 20.0])
+    scores, kept = iter([10.0, 600.0, 20.0, 480.0, 490.0]), []
     monkeypatch.setattr("elegantrl_helloworld.run.get_returns", lambda *_: np.array([next(scores)]))
     env = type("Env", (), {"returns": []})
-    for number in range(1, 4):
+    for number in range(1, 6):
         agent.steps += 1
         torch.nn.init.constant_(agent.act.net[0].bias, number)
         evaluator.evaluate_and_save(agent, env, (0.0, 0.0))
-    assert torch.load(evaluator.cwd / "actor.pth", weights_only=True)["net.0.bias"][0] == 2
+        kept.append(torch.load(evaluator.cwd / "actor.pth", weights_only=True)["net.0.bias"][0].item())
+    assert kept == [1, 2, 2, 2, 5] and evaluator.solved
 
 
 def test_ppo_learns():
