@@ -98,6 +98,10 @@ class EvaluatorClient:
 
     def request_score(self, weights: Ref, seed: int) -> None:
         """Request the score of a policy; ``score`` returns it."""
+        if self.handle.can_move():
+            self.executor.kill(self.handle)
+            self.handle = self.spawn()
+            self.restarts.notify("evaluator moved to processors of its own")
         self.pending = PendingScore(weights, seed, self.call(weights, seed))
 
     def call(self, weights: Ref, seed: int) -> Future:

@@ -35,7 +35,8 @@ from ray.cluster_utils import Cluster
 import elegantrl
 from elegantrl.runtime.progress import Silent
 
-# Four roles and four processors; a node that does not answer is given up after seconds instead of minutes.
+# Four roles and four processors, two of them on the node that is lost: at least one of its roles is a worker.
+# A node that does not answer is given up after seconds instead of minutes.
 SYSTEM = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 3,
           "worker_niceness": 0, "prestart_worker_first_driver": False}
 
@@ -54,30 +55,33 @@ def node(cpus):
 
 class Operator(Silent):
     def __init__(self, cluster):
-        self.cluster, self.said, self.removed, self.added = cluster, [], None, None
+        self.cluster, self.said, self.removed, self.rounds_since_loss = cluster, [], None, 0
 
     def message(self, text):
         self.said.append(text)
         print(text, file=sys.stderr, flush=True)
-        if "was lost with its node" in text and self.added is None:
-            self.added = self.cluster.add_node(**node(1))
 
     def progress(self, progress, steps_per_second):
         if self.removed is None:
             self.removed = self.cluster.list_all_nodes()[-1]
             self.cluster.remove_node(self.removed, allow_graceful=False)
+        if any("was lost with its node" in text for text in self.said):
+            # A node that is added at once would be there before the new worker, which then would have no need to move.
+            self.rounds_since_loss += 1
+            if self.rounds_since_loss == 3:
+                self.cluster.add_node(**node(2))
 
     def is_over(self, event):
-        return not any("moved to processors of its own" in text for text in self.said)
+        return not any(text.startswith("worker") and "moved to processors of its own" in text for text in self.said)
 
 
 def main():
     settings, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     cluster = Cluster(initialize_head=True, head_node_args={
-        **node(2), "include_dashboard": False, "_system_config": SYSTEM,
+        **node(1), "include_dashboard": False, "_system_config": SYSTEM,
     })
-    for _ in range(2):
-        cluster.add_node(**node(1))
+    for cpus in (1, 2):
+        cluster.add_node(**node(cpus))
     cluster.wait_for_nodes()
     operator = Operator(cluster)
     try:

@@ -254,6 +254,17 @@ def test_patience_starts_anew_when_the_score_recovers(stage: MakeStage) -> None:
     assert one.learner.updates == 7
 
 
+def test_an_evaluator_that_shares_processors_moves_before_its_next_score(stage: MakeStage) -> None:
+    one = stage(max_steps=40)
+    client = one.supervisor.evaluator
+    first, said = client.handle, []
+    client.restarts.notify = said.append
+    first.can_move = lambda: True  # type: ignore[method-assign]
+    one.supervisor.run()
+    assert client.handle is not first and said == ["evaluator moved to processors of its own"]
+    assert client.restarts.counts.restarts == 0
+
+
 def test_stop_request_commits_without_a_last_evaluation(stage: MakeStage, load_commit: LoadCommit) -> None:
     one = stage(interval=10**6)
 
