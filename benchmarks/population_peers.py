@@ -9,8 +9,8 @@ them start with hyper-parameters around those of RL Baselines3 Zoo, ours around 
 run on the same cores, given by `taskset`. Ray Tune trains Stable-Baselines3 members as actors that all run at a time,
 and ranks them by the returns of training; the start of Ray is not counted. AgileRL evaluates its members on 16
 episodes, and does not mutate architectures. Ours evaluates on 20 episodes in each period and commits each period to
-disk. The score is that of the best member at the end, on 100 fresh episodes. Processor seconds are those of all
-processes that train: on a shared machine only they mean something.
+disk. The score is that of the best member at the end, on 100 fresh episodes. Wall seconds need an idle machine; on a
+shared one give a single core, for which the processor seconds of all processes that train are known.
 
 Results accumulate in results/population_peers.json.
 """
@@ -101,8 +101,11 @@ def ours(mode: str, seed: int) -> dict[str, Any]:
         )  # fmt: skip
         wall, busy = time.monotonic() - wall, processor_seconds() - busy
         score = TrainedPolicy.load(Path(folder) / "p" / "champion").evaluate(FRESH, seed=10**6 + seed).mean
-    steps = result.state.total_steps
-    return {"score": score, "env_steps": steps, "wall_seconds": wall, "processor_seconds": busy}
+    # Members in processes are no children of this one, so their time is not known here.
+    known = busy if cores == 1 else None
+    return {
+        "score": score, "env_steps": result.state.total_steps, "wall_seconds": wall, "processor_seconds": known,
+    }  # fmt: skip
 
 
 def processor_seconds() -> float:
@@ -119,9 +122,13 @@ def table(runs: dict[str, dict[str, Any]]) -> str:
         if found:
             scores = " / ".join(f"{row['score']:,.1f}" for row in found)
             steps = statistics.median(row["env_steps"] for row in found)
-            times = [" / ".join(f"{row[what]:,.0f}" for row in found) for what in ("wall_seconds", "processor_seconds")]
+            times = [" / ".join(seconds(row[what]) for row in found) for what in ("wall_seconds", "processor_seconds")]
             lines.append(f"| {name} | {scores} | {steps:,.0f} | {times[0]} | {times[1]} |")
     return "\n".join(lines)
+
+
+def seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
 
 
 if __name__ == "__main__":
