@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from elegantrl.runtime.run import RunResult
+import elegantrl
 
-Run = Callable[..., RunResult]
 LoadCommit = Callable[[Path], dict[str, Any]]
 HashState = Callable[[Any], str]
 
@@ -102,7 +101,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_run_survives_the_loss_of_a_node_and_uses_a_new_one(
-    run_quietly: Run, load_commit: LoadCommit, hash_state: HashState, tmp_path: Path
+    load_commit: LoadCommit, hash_state: HashState, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "program.py"), json.dumps(SETTINGS), str(tmp_path / "ray")]
@@ -117,9 +116,8 @@ def test_a_run_survives_the_loss_of_a_node_and_uses_a_new_one(
     assert summary["restarts"] >= 1 and summary["steps_lost"] >= 20 * 2 and summary["episodes_lost"] == 0
     assert "was lost with its node" in said and "(1 of 10 within 10 minutes)" in said
     # The same bits as a run that lost nothing.
-    steps = summary["env_steps"]
-    settings = {**SETTINGS, "loggers": ("tensorboard",)}
-    run_quietly("ppo", "CartPole-v1", run_dir=tmp_path / "inline", executor="inline", max_steps=steps, **settings)
+    layout = {"run_dir": tmp_path / "inline", "executor": "inline", "max_steps": summary["env_steps"]}
+    elegantrl.train("ppo", "CartPole-v1", verbose=False, **layout, **SETTINGS)
     parts = [load_commit(tmp_path / name) for name in ("ray", "inline")]
     hashes = [{name: hash_state(part) for name, part in some.items() if name != "supervisor"} for some in parts]
     assert hashes[0] == hashes[1]
