@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from elegantrl.agents.a2c import A2CConfig, AgentA2C
-from elegantrl.agents.gradients import Gradients
 from elegantrl.agents.on_policy import AgentOnPolicy, Batch
 from elegantrl.agents.ppo import AgentPPO, PPOConfig
 from elegantrl.fast import on_policy as fast
