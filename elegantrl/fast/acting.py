@@ -35,6 +35,7 @@ from ..nets.policies import (
 )
 from ..nets.recurrent import State
 from ..tree import Tree
+from .products import mm
 from .recurrent import core_in_numpy
 
 log = logging.getLogger(__name__)
@@ -216,7 +217,7 @@ def _linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
 def _wide_linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
     if len(x) < MANY_ROWS:
         return torch.addmm(bias, x, weight)
-    return torch.mm(x, weight).add_(bias)  # addmm fills the result with the bias first, which is slower
+    return mm(x, weight).add_(bias)  # addmm fills the result with the bias first, which is slower
 
 
 def _narrow_linear(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from .compiled import Compiled
 from .on_policy import OnPolicyByHand
 from .recurrent import unroll_by_hand
 from .sac import SACByHand
+from .wide_layers import ByOneDNN
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +43,20 @@ def gradients_of(agent: Agent, way: Way = "auto", helper: bool = False) -> Gradi
         return Gradients("autograd (memory by hand)")
     by_hand = derived_by_hand(agent, helper)
     if by_hand is None:
-        return Gradients(f"autograd (none derived by hand for this {name})")
+        return autograd_for(agent, f"none derived by hand for this {name}")
     if not agrees(agent, by_hand):
         by_hand.close()
         log.warning("the losses of %s are not those known by hand: autograd is used", name)
-        return Gradients(f"autograd (the losses of {name} are not those known by hand)")
+        return autograd_for(agent, f"the losses of {name} are not those known by hand")
     by_hand.description = "by hand (checked against autograd)"
     return by_hand
+
+
+def autograd_for(agent: Agent, why: str) -> Gradients:
+    """Autograd by the faster kernels of this machine."""
+    if ByOneDNN.suits(agent):
+        return ByOneDNN(agent, f"autograd ({why}), products by oneDNN")
+    return Gradients(f"autograd ({why})")
 
 
 def derived_by_hand(agent: Agent, helper: bool) -> ByHand | None:

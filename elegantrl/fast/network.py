@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..nets.layers import Stack
 from .acting import NARROW, Array
+from .products import are_faster, mm
 
 T = TypeVar("T", Array, Tensor)
 
@@ -139,11 +140,11 @@ class TorchNetwork(Network[Tensor]):
     def linear(self, i: int, x: Tensor) -> Tensor:
         layer = self.layers[i]
         if self.outputs:
-            y = torch.mm(x, layer.weight, out=self.outputs[i])
+            y = mm(x, layer.weight, out=self.outputs[i])
         elif self.adds and len(layer.bias) < NARROW:  # for many rows the transposed product takes a third of the time
             y = torch.mm(layer.weight.t(), x.t()).t()
         else:
-            y = torch.mm(x, layer.weight)
+            y = mm(x, layer.weight)
         return y.add_(layer.bias)
 
     def activate(self, x: Tensor) -> Tensor:
@@ -152,18 +153,20 @@ class TorchNetwork(Network[Tensor]):
     def differentiate(self, i: int, gradient: Tensor) -> None:
         layer, x = self.layers[i], self.inputs[i]
         if not self.adds:
-            torch.mm(x.t(), gradient, out=layer.weight_grad)
+            mm(x.t(), gradient, out=layer.weight_grad)
             torch.sum(gradient, 0, out=layer.bias_grad)
             return
         if x.shape[1] < NARROW:
             layer.weight_grad.add_(torch.mm(x.t(), gradient))
+        elif are_faster():
+            layer.weight_grad.t().add_(mm(gradient.t(), x))
         else:
             layer.weight_grad.t().addmm_(gradient.t(), x)
         layer.bias_grad.add_(gradient.sum(0))
 
     def gradient_below(self, i: int, gradient: Tensor) -> Tensor:
         out = self.output_gradients[i - 1] if self.output_gradients else None
-        below = torch.mm(gradient, self.layers[i].weight.t(), out=out)
+        below = mm(gradient, self.layers[i].weight.t(), out=out)
         if self.is_tanh:
             below *= self.inputs[i].square_().neg_().add_(1)
             return below

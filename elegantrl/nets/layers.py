@@ -47,7 +47,7 @@ class EnsembleLinear(nn.Module):
 
     def subset(self, members: Members, x: Tensor) -> Tensor:
         """The outputs of the chosen members only."""
-        weight, bias = _chosen(self, members)
+        weight, bias = chosen(self, members)
         if x.dim() == 2:
             x = x.expand(weight.shape[0], *x.shape)
         return torch.baddbmm(bias, x, weight)
@@ -66,7 +66,7 @@ class EnsembleLayerNorm(nn.Module):
 
     def subset(self, members: Members, x: Tensor) -> Tensor:
         """The outputs of the chosen members only; ``x`` holds the inputs of these members."""
-        weight, bias = _chosen(self, members)
+        weight, bias = chosen(self, members)
         return torch.addcmul(bias, weight, layer_norm(x, x.shape[-1:]))
 
 
@@ -116,7 +116,7 @@ class AgentLayerNorm(nn.Module):
         return torch.addcmul(self.bias, self.weight, layer_norm(x, x.shape[-1:]))
 
 
-def _chosen(layer: EnsembleLinear | EnsembleLayerNorm, members: Members) -> tuple[Tensor, Tensor]:
+def chosen(layer: EnsembleLinear | EnsembleLayerNorm, members: Members) -> tuple[Tensor, Tensor]:
     # Slicing costs microseconds; the whole ensemble needs none.
     return (layer.weight, layer.bias) if members is ALL else (layer.weight[members], layer.bias[members])
 

@@ -186,4 +186,4 @@ def test_the_way_is_a_choice_and_says_what_it_is(make_spec: Callable[..., EnvSpe
     assert type(gradients_of(agent, "autograd")) is Gradients
     assert gradients_of(agent).description == "by hand (checked against autograd)"
     dqn = build("dqn", "discrete", make_spec("discrete"), 0)
-    assert gradients_of(dqn).description == "autograd (none derived by hand for this AgentDQN)"
+    assert gradients_of(dqn).description.startswith("autograd (none derived by hand for this AgentDQN)")

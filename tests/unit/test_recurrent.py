@@ -284,7 +284,7 @@ def test_an_edited_core_is_not_unrolled_by_hand(
     advance = GRU.advance
     monkeypatch.setattr(GRU, "advance", lambda self, gates, state: (0.9 * advance(self, gates, state)[0],))
     edited = ppo(make_spec("discrete", num_envs=2))
-    assert gradients_of(edited).description == "autograd (none derived by hand for this AgentPPO)"
+    assert gradients_of(edited).description.startswith("autograd (none derived by hand for this AgentPPO)")
     assert "unroll" not in vars(edited.policy.core)
     assert [r.getMessage() for r in caplog.records] == [
         "GRU is not the core known to fast/recurrent.py: autograd is used"
