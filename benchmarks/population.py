@@ -49,7 +49,7 @@ from elegantrl.simulation import SimExecutor, World
 from elegantrl.store.storage import LocalStorage
 from elegantrl.store.trained import TrainedPolicy
 
-TASKS = {"CartPole-v1": 4_096, "Pendulum-v1": 8_192, "LunarLander-v3": 24_576}
+TASKS = {"CartPole-v1": 4_096, "Pendulum-v1": 4_096, "LunarLander-v3": 24_576}
 """Environment steps of a period; a member trains 5 periods."""
 ENVS = {"CartPole-v1": 8, "Pendulum-v1": 8, "LunarLander-v3": 16}
 """Environments of a member: few enough for a whole episode of each in a period, which begins with new episodes."""

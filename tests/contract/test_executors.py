@@ -273,9 +273,12 @@ def test_death_is_told_in_words(isolating: Executor, how: str, words: str) -> No
         words = "died"  # only a parent learns the signal or the code
     role, other = isolating.spawn_all([Role, Role])
     pid = role.call("pid").result()
-    futures = [role.call("echo", 1), role.call("die", how), role.call("echo", 2)]
-    assert futures[0].result() == 1
-    for future, method in zip(futures[1:], ("die", "echo"), strict=True):
+    first = role.call("echo", 1)
+    if not isinstance(isolating, ProcessExecutor):
+        first.result()  # Ray sends an answer later than the role has given it, and loses it if the process ends meanwhile
+    futures = [role.call("die", how), role.call("echo", 2)]
+    assert first.result() == 1
+    for future, method in zip(futures, ("die", "echo"), strict=True):
         with pytest.raises(RoleDied, match=f"pid {pid} {words} before it answered {method}"):
             future.result()
     with pytest.raises(RoleDied, match=words):
