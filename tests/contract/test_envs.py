@@ -20,6 +20,14 @@ from elegantrl import tree
 from elegantrl.envs import TensorEnv, VecEnv, check_env, make_env
 from elegantrl.envs.masks import allowed_actions
 from elegantrl.errors import SpecError
+from elegantrl.testing import (
+    FakeIsaacLabEnv,
+    FakeIsaacLabTeam,
+    FakeLeggedRobot,
+    FakeMjlabEnv,
+    FakeRslVecEnv,
+    FakeVecTask,
+)
 from elegantrl.types import ActionSpec, Leaf, Obs, Step
 
 
@@ -224,6 +232,21 @@ ENVS |= {
     "tuples": lambda: make_env(Pair, 3),
     "SMAC": lambda: make_env(Battle, 3),
 }
+
+SIMULATORS: dict[str, Callable[[], VecEnv]] = {
+    "Isaac Gym": lambda: make_env(FakeVecTask, 3),
+    "Isaac Gym states": lambda: make_env(FakeVecTask, 3, num_states=4),
+    "Isaac Gym same-step": lambda: make_env(FakeVecTask, 3, num_states=4, same_step=True),
+    "legged_gym": lambda: make_env(FakeLeggedRobot, 3),
+    "RSL-RL": lambda: make_env(FakeRslVecEnv, 3),
+    "Isaac Lab": lambda: make_env(FakeIsaacLabEnv, 3),
+    "mjlab": lambda: make_env(FakeMjlabEnv, 3),
+    "mjlab auto-reset": lambda: make_env(FakeMjlabEnv(3, auto_reset=True)),
+    "Isaac Lab team": lambda: make_env(FakeIsaacLabTeam, 3),
+}
+for _form in ("tensor", "groups", "flags", "array"):
+    SIMULATORS[f"Isaac Lab {_form}"] = partial(make_env, FakeIsaacLabEnv, 3, final_obs=_form)
+ENVS |= SIMULATORS
 
 COUNTING: dict[str, Callable[[], VecEnv]] = {
     "lanes": lambda: make_env(Counting, 4),
