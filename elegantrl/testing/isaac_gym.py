@@ -72,6 +72,8 @@ class FakeVecTask:
         self.sim[env_ids] = rail.first_states(len(env_ids), self.sim.device)
         self.reset_buf[env_ids] = int(self.same_step)
         self.progress_buf[env_ids] = 0
+        if not self.same_step:
+            self.rew_buf[env_ids] = float("nan")  # what is not copied before the reset is lost
 
     def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, dict[str, Any]]:
         for buffer in (self.obs_buf, self.states_buf, self.rew_buf):

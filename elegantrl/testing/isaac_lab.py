@@ -136,6 +136,7 @@ class FakeMjlabEnv(FakeIsaacLabEnv):
         if seed is not None:
             self.seed(seed)
         self.reset_idx(env_ids)
+        self.reward_buf[env_ids] = float("nan")  # what is not copied before the reset is lost
         self.pending[env_ids] = False
         self.observe()
         return self.obs_buf, self.extras

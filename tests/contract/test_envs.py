@@ -260,7 +260,15 @@ COUNTING: dict[str, Callable[[], VecEnv]] = {
 }
 
 
-@pytest.fixture(params=ENVS)
+def mjlab_task() -> VecEnv:
+    pytest.importorskip("mjlab", reason="needs mjlab in an environment of its own: pip install 'elegantrl[mjlab]'")
+    return make_env("mjlab:Mjlab-Cartpole-Balance", 3, episode_length_s=1.2)
+
+
+ENVS["mjlab task"] = mjlab_task
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name == "mjlab task")) for name in ENVS])
 def factory(request: pytest.FixtureRequest) -> Iterator[Callable[[], VecEnv]]:
     made: list[VecEnv] = []
 

@@ -351,3 +351,17 @@ def test_a_step_with_too_many_values_is_refused() -> None:
     env.env = Wrong(3)  # type: ignore[attr-defined]
     with pytest.raises(SpecError, match="step returned 6 values, expected observations, rewards, dones and extras"):
         env.step(torch.zeros(3, 1))
+
+
+def test_rewards_of_another_shape_are_refused() -> None:
+    class Wide(FakeIsaacLabEnv):
+        def step(self, action: Tensor) -> Any:
+            obs, reward, *rest = super().step(action)
+            return obs, reward.unsqueeze(1), *rest
+
+    env = make_env(Wide, 3)
+    env.reset(0)
+    with pytest.raises(
+        SpecError, match=r"'Wide': step returned rewards of shape \(3, 1\) and flags of shape \(3,\), exp"
+    ):
+        env.step(torch.zeros(3, 1))

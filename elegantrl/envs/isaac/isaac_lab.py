@@ -46,7 +46,8 @@ class IsaacLabVecEnv(SimulatorVecEnv):
         self._describe(name or name_of(env), base.num_envs, space, limit, policy_group, critic_group)
 
     def _begin(self, seed: int) -> Any:
-        return self.env.reset(seed=seed)[0]
+        # The global generators have the seed already, and mjlab would print it.
+        return self.env.reset(seed=None if self._resets_here else seed)[0]
 
     def _advance(self, action: Tensor) -> Outcome:
         obs, reward, terminated, truncated, extras = self.env.step(action)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ... import tree
+from ...errors import SpecError
 from ...tree import Tree
 from ...types import EnvSpec, Step
 from ..episodic import EpisodicVecEnv
@@ -101,6 +102,12 @@ class SimulatorVecEnv(EpisodicVecEnv):
             reward = outcome.reward.to(self.device, torch.float32, copy=True)
             terminated = outcome.terminated.to(self.device, torch.bool, copy=True)
             truncated = outcome.truncated.to(self.device, torch.bool) & ~terminated
+        expected = (self.spec.num_envs, *self.spec.team)
+        if reward.shape != expected or terminated.shape != expected[:1]:
+            raise SpecError(
+                f"environment {self.spec.name!r}: step returned rewards of shape {tuple(reward.shape)} and flags of"
+                f" shape {tuple(terminated.shape)}, expected {expected} and {expected[:1]}"
+            )
         self._num_steps += 1
         next_obs = self._successors(outcome, terminated | truncated)
         self._seen = outcome.obs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import io
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -25,6 +25,7 @@ def make_mjlab_task(name: str, num_envs: int, device: torch.device | str, settin
     """
     task = name.removeprefix("mjlab:")
     try:
+        import_module("warp").config.quiet = True  # or it prints every kernel that it loads
         import_module("mjlab.tasks")
         registry, envs = import_module("mjlab.tasks.registry"), import_module("mjlab.envs")
     except ImportError as error:
@@ -34,8 +35,7 @@ def make_mjlab_task(name: str, num_envs: int, device: torch.device | str, settin
     cfg = registry.load_env_cfg(task)
     cfg.scene.num_envs, cfg.auto_reset = num_envs, False
     set_fields(cfg, settings, name)
-    # Tables about the task and every kernel that is loaded would hide the output of a run.
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints tables about the task
         return envs.ManagerBasedRlEnv(cfg, device=str(device))
 
 
