@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import ConfigError, did_you_mean
 
-LIBRARY_TASKS = re.compile(r"envpool:.+|mpe2:\w+_v[0-9]+|pettingzoo\.\w+:\w+_v[0-9]+")
+LIBRARY_TASKS = re.compile(r"envpool:.+|mjlab:.+|mpe2:\w+_v[0-9]+|pettingzoo\.\w+:\w+_v[0-9]+")
 """Ids of tasks of libraries that the extras install: like registered names, they cannot lead to other code."""
 
 

@@ -195,7 +195,7 @@ class Obs(NamedTuple):
 
     seen: Tree  # [N, (G,) ...]
     mask: Tensor | None = None  # [N, (G,) number of outputs] bool: the options that are allowed
-    state: Tensor | None = None  # [N, S] the global state, for centralised critics
+    state: Tensor | None = None  # [N, S] what only training may see: the global state of a team, a critic's observation
     active: Tensor | None = None  # [N, G] bool: agents that have not ended
 
 
@@ -207,6 +207,11 @@ def seen_part(obs: Tree) -> Tree:
 def mask_of(obs: Tree) -> Tensor | None:
     """The mask of an observation; None if all options are allowed."""
     return obs.mask if isinstance(obs, Obs) else None
+
+
+def state_of(obs: Tree) -> Any:
+    """What only training may see [..., S], or its leaf; None if there is nothing."""
+    return obs.state if isinstance(obs, Obs) else None
 
 
 def active_of(obs: Tree) -> Tensor | None:

@@ -24,10 +24,11 @@ from ..nets.distributions import Categorical, DiagGaussian
 from ..nets.encoders import ENCODER_ROWS
 from ..nets.layers import BLOCK_ROWS, Init
 from ..nets.networks import NetSpec
+from ..nets.normalize import StateNorm
 from ..nets.policies import CategoricalPolicy, GaussianPolicy
 from ..nets.recurrent import MemoryKind, first_steps
 from ..tree import Tree
-from ..types import EnvSpec, Metrics, Rollout, Update, active_of, mask_of
+from ..types import EnvSpec, Metrics, Rollout, Update, active_of, mask_of, state_of, vector_dim
 from .base import Agent, AgentConfig, Schedule
 from .returns import gae, vtrace
 
@@ -88,6 +89,8 @@ class AgentOnPolicy(Agent):
     config: OnPolicyConfig
     entropy_left: Tensor
     policy: CategoricalPolicy | GaussianPolicy
+    state_norm: StateNorm | None
+    """Normalises the state that the value network of one agent reads, if observations are normalised."""
 
     def __init__(self, spec: EnvSpec, config: OnPolicyConfig, device: torch.device, seed: int):
         super().__init__(spec, config, device, seed)
@@ -101,6 +104,11 @@ class AgentOnPolicy(Agent):
         else:
             kind = "categorical" if spec.action.kind == "discrete" else "multi_categorical"
             self.policy = self.build_policy(kind, spec, device)
+        self.reads_state = not self.teams and state_of(spec.obs) is not None
+        """Whether the value network reads ``Obs.state`` instead of the policy's features."""
+        self.state_norm = None
+        if self.reads_state and config.normalize_obs:
+            self.state_norm = StateNorm(vector_dim(state_of(spec.obs))).to(device)
         self.value = self.build_value(spec).to(device)
         self.register_buffer("entropy_left", torch.ones((), device=device))
         params = [*self.policy.parameters(), *self.value.parameters()]
@@ -109,7 +117,13 @@ class AgentOnPolicy(Agent):
     def build_value(self, spec: EnvSpec) -> ValueNet:
         """The value network on what ``value_inputs`` returns."""
         build = ScaledValueNet if self.config.normalize_value else ValueNet
-        return build(self.policy.feature_leaves, self.policy_spec.net, self.config.layer_norm)
+        leaves = state_of(spec.obs) if self.reads_state else self.policy.feature_leaves
+        return build(leaves, self.policy_spec.net, self.config.layer_norm)
+
+    def observe(self, obs: Tree) -> None:
+        super().observe(obs)
+        if self.state_norm is not None:
+            self.state_norm.update(state_of(obs), self.averaging.average, self.averaging.size)
 
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)
@@ -170,8 +184,11 @@ class AgentOnPolicy(Agent):
         return r.terminated, r.truncated
 
     def value_inputs(self, obs: Tree, features: Tree) -> Tree:
-        """The input of the value network: what the head of the policy reads."""
-        return features
+        """The input of the value network: the state that only training sees, or what the head of the policy reads."""
+        if not self.reads_state:
+            return features
+        state = state_of(obs)
+        return state if self.state_norm is None else self.state_norm(state)
 
     def moments(self, x: Tensor, active: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and variance of ``x`` over all learners, of its ``active`` elements if given."""

@@ -87,7 +87,8 @@ def origin_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Origin:
     if isinstance(env, type) and issubclass(env, BuiltEnv):
         if "num_envs" in args:
             args["env_num"] = lanes
-        return replace(env(**_arguments(env, args)).origin, claims=claims)
+        origin = env.origin_of(**_arguments(env, args))
+        return replace(origin, claims=origin.claims | claims)
     if _is_gym_make(env):
         env = args.get("id") or args.get("env_name")
         if env is None:
@@ -227,6 +228,11 @@ class BuiltEnv:
                     UserWarning,
                     stacklevel=4,
                 )
+
+    @classmethod
+    def origin_of(cls, *args: Any, **kwargs: Any) -> Origin:
+        """The origin of an environment made with these arguments."""
+        return cls(*args, **kwargs).origin
 
     def _reset(self, seed: int | None) -> Tensor:
         """Each reset has a seed of its own, so episodes differ and a script is reproducible."""

@@ -1,5 +1,5 @@
-"""Environments of packages that are imported on demand, by their ids: Atari, MinAtar, MiniGrid and BabyAI, and teams in
-Level-Based Foraging and in the robot warehouse."""
+"""Environments of packages that are imported on demand, by their ids: Atari, MinAtar, MiniGrid and BabyAI, robots in
+PyBullet, and teams in Level-Based Foraging and in the robot warehouse."""
 
 from __future__ import annotations
 
@@ -38,12 +38,19 @@ FORAGING = tuple(
 )
 WAREHOUSE = tuple(f"rware-{task}-v2" for task in ("tiny-2ag", "tiny-4ag", "small-4ag", "tiny-2ag-hard"))
 
+ROBOTS = (
+    "Ant HalfCheetah Hopper Humanoid HumanoidFlagrun HumanoidFlagrunHarder InvertedDoublePendulum InvertedPendulum"
+    " InvertedPendulumSwingup Pusher Reacher Thrower Walker2D"
+)
+BULLET = tuple(f"{robot}BulletEnv-v0" for robot in ROBOTS.split())
+
 PACKAGES = (
     Package("atari", "ale_py", ("ALE/",)),
     Package("minatar", "minatar.gym", ("MinAtar/",)),
     Package("minigrid", "minigrid", ("MiniGrid-", "BabyAI-")),
     Package("marl", "lbforaging", ("Foraging-",), FORAGING),
     Package("marl", "rware", ("rware-",), WAREHOUSE),
+    Package("pybullet", "pybullet_envs_gymnasium", BULLET, BULLET),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
+import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
@@ -11,18 +11,19 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
-from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
+from gymnasium.envs.registration import find_highest_version
 
 from .. import tree
 from ..errors import ConfigError, ElegantRLError, SpecError, format_error
 from ..tree import Tree
 from ..types import Obs
-from . import position_only
 from .envpool import EnvPoolVecEnv
 from .frame_stack import FrameStackVecEnv
-from .games import PACKAGES, installed, make_lane, missing, package_of, register_package, usual_frames
+from .games import PACKAGES, installed, make_lane, register_package, usual_frames
+from .gym_ids import MODULES, cannot_be_made, family_of, find_spec, is_installed
 from .gymnasium import GymVecEnv
 from .hints import LATE, suggest
+from .isaac import adapt_simulator, is_lab_id, is_simulator, make_lab_task, make_mjlab_task
 from .lanes import lanes_of
 from .pettingzoo import maker_of, missing_package, mpe_names
 from .teams import is_team, make_team
@@ -42,9 +43,6 @@ from .vec_env import VecEnv
 from .vector import CARTPOLE_ENTRY_POINT, GymVectorVecEnv, VectorEntryEnv
 
 _factories: dict[str, Callable[..., VecEnv]] = {}
-
-_MODULES = {"classic_control": None, "toy_text": None, "box2d": "Box2D", "mujoco": "mujoco"}
-"""Gymnasium's families that the adapters support, and the module that each needs beyond Gymnasium."""
 
 
 def register_env(name: str, factory: Callable[..., VecEnv]) -> None:
@@ -66,15 +64,15 @@ register_env("TensorSkirmish", SkirmishVecEnv)
 def env_names() -> list[tuple[str, str]]:
     """The (name, kind) of every environment that works here: registered ones, then Gymnasium's newest versions, then
     those of ``mpe2``. A package with thousands of variants has some of them listed."""
-    names = [(name, "tensor") for name in _factories] + [(name, "finance") for name in LATE if _installed("skfolio")]
+    names = [(name, "tensor") for name in _factories] + [(name, "finance") for name in LATE if is_installed("skfolio")]
     packages = [package for package in PACKAGES if installed(package)]
     for each in packages:
         register_package(each, each.extra)
     for spec in list(gym.registry.values()):
         if spec.version != find_highest_version(spec.namespace, spec.name):
             continue
-        family = _family(spec)
-        if family in _MODULES and _installed(_MODULES[family]):
+        family = family_of(spec)
+        if family in MODULES and is_installed(MODULES[family]):
             names.append((spec.id, family))
         names += [(spec.id, each.extra) for each in packages if each.lists(spec.id)]
     return names + [(name, "marl") for name in mpe_names()]
@@ -101,11 +99,11 @@ def make_env(
 ) -> VecEnv:
     """``env`` as a ``VecEnv`` of ``num_envs`` lanes; ``kwargs`` go to its constructor.
 
-    ``env`` is a registered name, a Gymnasium id, also of Atari, MinAtar and MiniGrid, ``envpool:ID``,
+    ``env`` is a registered name, a Gymnasium id, also of Atari, MinAtar and MiniGrid, ``envpool:ID``, ``mjlab:TASK``,
     ``module.path:attribute``, a class, a function, or an instance of ``gymnasium.Env``,
     ``gymnasium.vector.VectorEnv`` or ``VecEnv``. Teams of agents have the parallel API of PettingZoo
     (``mpe2:simple_spread_v3``), tuples of actions and observations (``Foraging-8x8-2p-2f-coop-v3``), or the interface
-    of SMAC.
+    of SMAC. Simulators with lanes of their own are those of ``envs.isaac``; an instance keeps its device.
 
     A class or function that takes ``slot`` gets the number of the environment within the run, counted from
     ``first_slot``; environments of an evaluation have none, and play Atari games to their end for their own rewards.
@@ -147,12 +145,14 @@ def _make_named(name: str, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
         training = wanted.first_slot is not None
         env_id, settings = name.removeprefix("envpool:"), {"masks": wanted.masks, "training": training, **kwargs}
         return EnvPoolVecEnv(env_id, wanted.num_envs, wanted.device, **settings)
+    if name.startswith("mjlab:"):
+        return _adapt(make_mjlab_task(name, wanted.num_envs, wanted.device, kwargs), name, wanted, list)
     module_name, _, attribute = name.rpartition(":")
     if module_name:
         module = _imported(module_name, name)
         if attribute not in gym.registry:
             return _make_called(_attribute(module, attribute, name), name, wanted, kwargs)
-    return _make_gymnasium(_gymnasium_spec(attribute), wanted, kwargs)
+    return _make_gymnasium(find_spec(attribute, [*_factories, *LATE]), wanted, kwargs)
 
 
 def _make_called(factory: Callable[..., Any], name: str, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
@@ -185,6 +185,8 @@ def _make_called(factory: Callable[..., Any], name: str, wanted: _Wanted, kwargs
 
 def _adapt(env: Any, name: str | None, wanted: _Wanted, lanes: Callable[[], list[Any]]) -> VecEnv:
     """``env`` itself if it has lanes of its own, else a ``VecEnv`` of ``lanes``."""
+    if is_simulator(env):
+        env = adapt_simulator(env, name)
     if isinstance(env, VecEnv):
         _require_lanes(env.spec.name, env.spec.num_envs, wanted.num_envs)
         if wanted.masks not in (None, env_settings(env.spec.obs)["masks"]):
@@ -196,7 +198,7 @@ def _adapt(env: Any, name: str | None, wanted: _Wanted, lanes: Callable[[], list
     if isinstance(env, gym.vector.VectorEnv):
         _require_lanes(name or type(env).__name__, env.num_envs, wanted.num_envs)
         if env.unwrapped is env and env.spec is not None and not hasattr(env, "env_fns"):
-            return _make_gymnasium(_gymnasium_spec(env.spec.id), *_as_made(env, wanted))
+            return _make_gymnasium(find_spec(env.spec.id, ()), *_as_made(env, wanted))
         return GymVectorVecEnv(env, name, wanted.device, wanted.masks)
     if is_team(env):
         return make_team(lanes(), name, wanted.device, wanted.masks)
@@ -256,36 +258,10 @@ def _attribute(module: Any, attribute: str, path: str) -> Any:
     return found
 
 
-def _gymnasium_spec(env_id: str) -> Any:
-    if env_id in gym.registry:
-        return gym.registry[env_id]
-    if (package := package_of(env_id)) is not None:
-        register_package(package, env_id)
-        if env_id in gym.registry:
-            return gym.registry[env_id]
-    try:
-        namespace, base, version = parse_env_id(env_id)
-    except gym.error.Error:
-        raise _unknown(env_id) from None
-    newest = find_highest_version(namespace, base)
-    if newest is None:
-        raise _unknown(env_id)
-    if version is None:
-        problem = "names no version"
-    elif version < newest:
-        problem = "is retired"
-    else:
-        problem = "has no such version"
-    raise SpecError(f"environment {env_id!r} {problem}; use {get_env_id(namespace, base, newest)!r}")
-
-
-def _unknown(name: str) -> SpecError:
-    otherwise = "`elegantrl envs` lists the known names, and 'module.path:attribute' imports your own"
-    return SpecError(f"unknown environment {name!r}; {suggest(name, [*_factories, *LATE, *gym.registry], otherwise)}")
-
-
 def _make_gymnasium(spec: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEnv:
     num_envs, device = wanted.num_envs, wanted.device
+    if is_lab_id(spec):
+        return _adapt(make_lab_task(spec, num_envs, device, kwargs), spec.id, wanted, list)
     if (
         num_envs > 1
         and not wanted.masks
@@ -300,7 +276,7 @@ def _make_gymnasium(spec: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEn
     try:
         lanes = [make_lane(spec, kwargs, wanted.first_slot is not None) for _ in range(num_envs)]
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        raise _missing(spec, error) from error
+        raise cannot_be_made(spec, error) from error
     except (TypeError, ValueError, gym.error.Error) as error:
         raise ConfigError(f"environment {spec.id!r} cannot be made with {kwargs}: {_one_line(error)}") from error
     if is_team(lanes[0]):
@@ -308,37 +284,6 @@ def _make_gymnasium(spec: Any, wanted: _Wanted, kwargs: dict[str, Any]) -> VecEn
     made = GymVecEnv(lanes, spec.id, device, wanted.masks)
     made.usual_frames = usual_frames(spec, kwargs)
     return made
-
-
-def _missing(spec: Any, error: Exception) -> SpecError | ConfigError:
-    family = _family(spec)
-    module = _MODULES.get(family)
-    if (package := package_of(spec.id)) is not None:
-        return missing(package, spec.id)
-    if module is not None and not _installed(module):
-        return ConfigError(f"environment {spec.id!r} needs {module}: pip install 'elegantrl[{family}]'")
-    newest = find_highest_version(spec.namespace, spec.name)
-    if newest is not None and spec.version < newest:
-        return SpecError(f"environment {spec.id!r} is retired; use {get_env_id(spec.namespace, spec.name, newest)!r}")
-    return ConfigError(f"environment {spec.id!r} cannot be made: {_one_line(error)}")
-
-
-def _family(spec: Any) -> str:
-    """``box2d`` for ``gymnasium.envs.box2d.lunar_lander:LunarLander``, empty for environments of other packages."""
-    if str(spec.entry_point).startswith(f"{position_only.__name__}:"):
-        return "classic_control"
-    prefix = "gymnasium.envs."
-    entry_point = spec.entry_point
-    return entry_point.removeprefix(prefix).split(".")[0].split(":")[0] if str(entry_point).startswith(prefix) else ""
-
-
-def _installed(module: str | None) -> bool:
-    if module is None:
-        return True
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # a module that was blocked has no spec
-        return False
 
 
 def _parameters(factory: Callable[..., Any]) -> set[str]:

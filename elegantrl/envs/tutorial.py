@@ -9,18 +9,15 @@ Axes: N environment lanes, S state, A action.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import SpecError
-from ..rng import derive_seed
 from ..types import ActionSpec, EnvSpec, Leaf, Step
 from .episodic import EpisodicVecEnv
+from .streams import OwnStreams
 
 DESCRIPTION = ("state_dim", "action_dim", "if_discrete")
 
@@ -44,8 +41,8 @@ class TutorialVecEnv(EpisodicVecEnv):
     terminated. At the end of an episode the state before the last action replaces the unknown last state; learning
     uses it only after a truncation, as an estimate one step old.
 
-    The environment may draw from the global generators of torch and NumPy. During its calls they are set to streams of
-    this object, which the seed of ``reset`` determines, and afterwards to their earlier states.
+    The environment may draw from global generators. During its calls they are set to streams of this object, which the
+    seed of ``reset`` determines, and afterwards to their earlier states.
     """
 
     _stream = "tutorial"
@@ -65,14 +62,13 @@ class TutorialVecEnv(EpisodicVecEnv):
         )
         self._limit = max_step or torch.iinfo(torch.int64).max
         self._action_shape = (self.spec.num_envs, *action.leaf.shape)
-        self._streams: tuple[Any, ...] | None = None
+        self._streams = OwnStreams(self.device)
         self._elapsed = torch.zeros(self.spec.num_envs, dtype=torch.int64, device=self.device)
         self._seen = torch.empty(0)
 
     def _start(self, seed: int) -> Tensor:
-        self._streams = None
         self._elapsed = torch.zeros_like(self._elapsed)
-        with self._own_streams(seed):
+        with self._streams.lent(seed):
             states = self.env.reset()
         if isinstance(states, tuple):  # a newer reset returns an info too
             states = states[0]
@@ -86,7 +82,7 @@ class TutorialVecEnv(EpisodicVecEnv):
             )
         if self.spec.action.kind == "continuous":
             action = action.clamp(-1, 1)
-        with self._own_streams():
+        with self._streams.lent():
             result = self.env.step(action)
         if not isinstance(result, tuple | list) or len(result) not in (3, 4):
             raise SpecError(f"environment {self.spec.name!r}: step returned no states, rewards, dones and info")
@@ -111,26 +107,6 @@ class TutorialVecEnv(EpisodicVecEnv):
                 f" {expected}"
             )
         return tensor.to(self.device, torch.float32, copy=True)
-
-    @contextmanager
-    def _own_streams(self, seed: int | None = None) -> Iterator[None]:
-        gpus = [self.device] if self.device.type == "cuda" else []
-        before = np.random.get_state()
-        with torch.random.fork_rng(devices=gpus):
-            if seed is not None:
-                torch.manual_seed(seed)
-                np.random.seed(derive_seed(seed, "numpy") & 0x7FFF_FFFF)
-            elif self._streams is not None:
-                torch.set_rng_state(self._streams[0])
-                np.random.set_state(self._streams[1])
-                for gpu, state in zip(gpus, self._streams[2], strict=True):
-                    torch.cuda.set_rng_state(state, gpu)
-            try:
-                yield
-                gpu_states = [torch.cuda.get_rng_state(gpu) for gpu in gpus]
-                self._streams = torch.get_rng_state(), np.random.get_state(), gpu_states
-            finally:
-                np.random.set_state(before)
 
     def close(self) -> None:
         if hasattr(self.env, "close"):

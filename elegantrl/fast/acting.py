@@ -35,6 +35,7 @@ from ..nets.policies import (
 )
 from ..nets.recurrent import State
 from ..tree import Tree
+from ..types import seen_part
 from .products import mm
 from .recurrent import core_in_numpy
 
@@ -66,8 +67,8 @@ class NumpyActor:
         """As the policy's, as arrays."""
         return [as_arrays(draw) for draw in self.policy.draw(num_steps, num_lanes, generator)]
 
-    def explore(self, obs: Tensor, carry: Tree, draw: Draw) -> Acted:
-        x = obs.numpy()
+    def explore(self, obs: Tree, carry: Tree, draw: Draw) -> Acted:
+        x = seen_part(obs).numpy()
         if self.norm is not None:
             x = self.norm(x)
         if self.core is not None:
@@ -171,8 +172,10 @@ CHOOSE: dict[type[Policy], Choose | None] = {
 def freeze(policy: NetPolicy) -> None:
     """Replace ``policy.output`` by calls with the present weight tensors."""
     run, norm = frozen(policy.net), policy.norm.forward
-    plain = isinstance(policy.norm, nn.Identity)
-    policy.output = run if plain else lambda obs: run(norm(obs))  # type: ignore[method-assign, assignment]
+    if isinstance(policy.norm, nn.Identity):
+        policy.output = lambda obs: run(seen_part(obs))  # type: ignore[method-assign]
+    else:
+        policy.output = lambda obs: run(norm(seen_part(obs)))  # type: ignore[method-assign]
 
 
 def is_known(net: nn.Module) -> bool:

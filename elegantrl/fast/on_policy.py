@@ -114,6 +114,7 @@ class OnPolicyByHand(Gradients):
             and agent.config.network == "mlp"
             and agent.policy.encoder is None
             and agent.policy.core is None
+            and not agent.reads_state
             and not agent.policy.has_mask
             and not agent.policy.team
             and all(isinstance(layer, PLAIN_LAYERS) for net in (agent.policy.net, agent.value.net) for layer in net)

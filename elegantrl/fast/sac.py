@@ -137,9 +137,9 @@ class SACByHand(Gradients):
 
     def write_batch(self, agent: AgentSAC, b: Transition, noise: ActionNoise) -> None:
         """Write a minibatch and its noise to memory that both halves read."""
-        s, norm = self.shared, agent.policy.norm
-        s["next_obs"].copy_(norm(b.next_obs))
-        s["obs"].copy_(norm(b.obs))
+        s, policy = self.shared, agent.policy
+        s["next_obs"].copy_(policy.normed(b.next_obs))
+        s["obs"].copy_(policy.normed(b.obs))
         s["action"].copy_(b.action)
         s["next_noise"].copy_(noise.next_action)
         s["noise"].copy_(noise.action)

@@ -42,22 +42,14 @@ class RunningStats:
         self.m2 = torch.zeros(shape, dtype=torch.float64, device=device)
 
     def update(self, obs: Tensor, average: Average = lambda x: x, num_parts: int = 1) -> None:
-        """Merge a batch [..., *shape] (Chan et al. 1979), or one of ``num_parts`` parts that ``average`` combines."""
-        rows = obs.reshape(-1, *self.mean.shape).double()
-        count, mean = rows.shape[0] * num_parts, average(rows.mean(0))
-        total = self.count + count
-        shift = mean - self.mean
-        within = average((rows - mean).square().sum(0)) * num_parts
-        self.m2 += within + shift.square() * self.count * count / total
-        self.mean += shift * count / total
-        self.count.copy_(total)
+        """Merge a batch [..., *shape], or one of ``num_parts`` parts that ``average`` combines."""
+        merge(self.count, self.mean, self.m2, obs, average, num_parts)
 
     def write_to(self, norm: nn.Module) -> None:
-        """Copy mean and scale into the policy's normaliser; a constant feature keeps scale 1."""
+        """Copy mean and scale into the policy's normaliser."""
         assert isinstance(norm, ObsNorm)
-        variance = self.m2 / self.count.clamp(min=1)
         norm.mean.copy_(self.mean)
-        norm.inv_std.copy_(torch.where(variance > 1e-8, variance.clamp(min=1e-8).rsqrt(), torch.ones_like(variance)))
+        norm.inv_std.copy_(scale_of(self.count, self.m2))
 
     def state_dict(self) -> State:
         return {name: getattr(self, name).clone() for name in ("count", "mean", "m2")}
@@ -65,6 +57,46 @@ class RunningStats:
     def load_state_dict(self, state: State) -> None:
         for name, value in state.items():
             getattr(self, name).copy_(value)
+
+
+def merge(count: Tensor, mean: Tensor, m2: Tensor, obs: Tensor, average: Average, num_parts: int) -> None:
+    """Merge a batch [..., *shape] into statistics, in place (Chan et al. 1979)."""
+    rows = obs.reshape(-1, *mean.shape).double()
+    num_rows, row_mean = rows.shape[0] * num_parts, average(rows.mean(0))
+    total = count + num_rows
+    shift = row_mean - mean
+    within = average((rows - row_mean).square().sum(0)) * num_parts
+    m2 += within + shift.square() * count * num_rows / total
+    mean += shift * num_rows / total
+    count.copy_(total)
+
+
+def scale_of(count: Tensor, m2: Tensor) -> Tensor:
+    """1 / standard deviation; a constant feature keeps scale 1."""
+    variance = m2 / count.clamp(min=1)
+    return torch.where(variance > 1e-8, variance.clamp(min=1e-8).rsqrt(), torch.ones_like(variance))
+
+
+class StateNorm(nn.Module):
+    """Normalises what only training sees, with statistics of its own: no worker needs them."""
+
+    count: Tensor
+    mean: Tensor
+    m2: Tensor
+
+    def __init__(self, size: int, clip: float = 10.0):
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("m2", torch.zeros(size, dtype=torch.float64))
+        self.clip = clip
+
+    def forward(self, state: Tensor) -> Tensor:
+        scale = scale_of(self.count, self.m2)
+        return ((state - self.mean.to(state.dtype)) * scale.to(state.dtype)).clamp(-self.clip, self.clip)
+
+    def update(self, state: Tensor, average: Average, num_parts: int) -> None:
+        merge(self.count, self.mean, self.m2, state, average, num_parts)
 
 
 # ---- trees of observations

@@ -20,6 +20,7 @@ from ..config.fields import check_actions
 from ..config.run import RunConfig
 from ..devices import device_of_rank, pick_device
 from ..envs import env_settings, make_env
+from ..envs.isaac import is_simulator
 from ..envs.lanes import copy_of
 from ..envs.tutorial import is_tutorial_env, num_lanes
 from ..envs.vec_env import VecEnv, try_one_step
@@ -300,7 +301,7 @@ def own_lanes(source: Any) -> int | None:
     """The number of lanes of an instance that has lanes of its own."""
     if isinstance(source, VecEnv):
         return source.spec.num_envs
-    if isinstance(source, gymnasium.vector.VectorEnv) or is_tutorial_env(source):
+    if isinstance(source, gymnasium.vector.VectorEnv) or is_tutorial_env(source) or is_simulator(source):
         return num_lanes(source)
     return None
 

@@ -4,17 +4,21 @@ A test imports by the paths and calls by the forms that its page uses. N1: none 
 """
 
 import re
+import sys
 import warnings
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from samples import Chase, short
 
+import elegantrl
 from elegantrl import build_env, check_env
 from elegantrl.envs.tutorial import TutorialVecEnv
 from elegantrl.errors import ConfigError
+from elegantrl.testing import FakeVecTask
 
 
 def namespace_of(*lines: str) -> dict:
@@ -222,7 +226,79 @@ def test_isaac_gym_and_its_tournament():
         with pytest.raises(ImportError, match="IsaacVecEnv needs NVIDIA Isaac Gym"):
             Arguments(agent=agent, env_func=IsaacVecEnv, env_args=env_args)
     with pytest.raises(ImportError, match="IsaacOneEnv needs NVIDIA Isaac Gym"):
-        IsaacOneEnv()
+        IsaacOneEnv("Ant")
+
+
+@pytest.fixture
+def isaac_gym(monkeypatch):
+    """A package that makes tasks like IsaacGymEnvs; the list of what it made."""
+    made = []
+
+    def make(seed, task, num_envs, sim_device, rl_device, graphics_device_id=-1, headless=False, force_render=True):
+        made.append((task, num_envs, sim_device, rl_device, headless))
+        return FakeVecTask(num_envs, rl_device)
+
+    monkeypatch.setitem(sys.modules, "isaacgym", ModuleType("isaacgym"))
+    monkeypatch.setitem(sys.modules, "isaacgymenvs", SimpleNamespace(make=make))
+    return made
+
+
+@pytest.mark.filterwarnings("ignore")  # what is documented and has another meaning or none here
+def test_isaac_gym_as_documented(isaac_gym):
+    """The page with a task that is a fake, but with the interface of Isaac Gym; other processes would not find it."""
+    import isaacgym  # noqa: F401
+    from elegantrl.agents.AgentPPO import AgentPPO
+    from elegantrl.envs.IsaacGym import IsaacOneEnv, IsaacVecEnv
+    from elegantrl.run import train_and_evaluate
+    from elegantrl.train.config import Arguments
+
+    env_args = {
+        "env_num": 64,
+        "env_name": "Ant",
+        "max_step": 10,
+        "state_dim": 3,
+        "action_dim": 1,
+        "if_discrete": False,
+        "target_return": 14000.0,
+        "device_id": None,
+        "if_print": False,
+    }
+    args = Arguments(agent=AgentPPO, env_func=IsaacVecEnv, env_args=env_args)
+    args.eval_env_func = IsaacOneEnv
+    args.eval_env_args = args.env_args.copy()
+    args.eval_env_args["env_num"] = 1
+    args.net_dim = 2**4
+    args.batch_size = args.net_dim * 4
+    args.target_step = args.max_step
+    args.repeat_times = 2**4
+    args.save_gap = 2**9
+    args.eval_gap = 2**8
+    args.eval_times1 = 2**0
+    args.eval_times2 = 2**2
+    args.worker_num = 1
+    args.learner_gpus = 0
+    args.break_step = 2000
+    result = train_and_evaluate(args)
+    assert result.summary["num_envs"] == 64 and result.summary["episodes"] > 64 and has_result(args.cwd)
+    assert {(task, sim, rl) for task, _, sim, rl, _ in isaac_gym} == {("Ant", "cpu", "cpu")}
+    assert all(headless for *_, headless in isaac_gym)
+
+
+def test_isaac_environments_by_hand(isaac_gym, capsys):
+    """Guards against: E9, wrappers that step or reset twice."""
+    env = elegantrl.IsaacVecEnv("Ant", env_num=8, device_id=-1, if_print=True)
+    assert "'env_name': 'Ant'" in capsys.readouterr().out
+    assert (env.env_num, env.state_dim, env.action_dim, env.if_discrete, env.target_return) == (8, 3, 1, False, 14e3)
+    state = env.reset()
+    for step in range(1, 4):
+        state, reward, done, _ = env.step(torch.zeros(8, 1))
+        going = ~done
+        assert state.shape == (8, 3) and (state[going, 2] == step).all() and reward.shape == (8,)
+    one = elegantrl.IsaacOneEnv("Ant", device_id=-1, if_print=False)
+    state = one.reset()
+    assert isinstance(state, np.ndarray) and state[2] == 0
+    state, reward, done, _ = one.step(np.zeros(1))
+    assert state.shape == (3,) and state[2] == 1 and isinstance(reward, float) and done is False
 
 
 def test_settings_of_the_isaac_pages_with_another_vector_environment():

@@ -20,6 +20,14 @@ from elegantrl import tree
 from elegantrl.envs import TensorEnv, VecEnv, check_env, make_env
 from elegantrl.envs.masks import allowed_actions
 from elegantrl.errors import SpecError
+from elegantrl.testing import (
+    FakeIsaacLabEnv,
+    FakeIsaacLabTeam,
+    FakeLeggedRobot,
+    FakeMjlabEnv,
+    FakeRslVecEnv,
+    FakeVecTask,
+)
 from elegantrl.types import ActionSpec, Leaf, Obs, Step
 
 
@@ -225,6 +233,21 @@ ENVS |= {
     "SMAC": lambda: make_env(Battle, 3),
 }
 
+SIMULATORS: dict[str, Callable[[], VecEnv]] = {
+    "Isaac Gym": lambda: make_env(FakeVecTask, 3),
+    "Isaac Gym states": lambda: make_env(FakeVecTask, 3, num_states=4),
+    "Isaac Gym same-step": lambda: make_env(FakeVecTask, 3, num_states=4, same_step=True),
+    "legged_gym": lambda: make_env(FakeLeggedRobot, 3),
+    "RSL-RL": lambda: make_env(FakeRslVecEnv, 3),
+    "Isaac Lab": lambda: make_env(FakeIsaacLabEnv, 3),
+    "mjlab": lambda: make_env(FakeMjlabEnv, 3),
+    "mjlab auto-reset": lambda: make_env(FakeMjlabEnv(3, auto_reset=True)),
+    "Isaac Lab team": lambda: make_env(FakeIsaacLabTeam, 3),
+}
+for _form in ("tensor", "groups", "flags", "array"):
+    SIMULATORS[f"Isaac Lab {_form}"] = partial(make_env, FakeIsaacLabEnv, 3, final_obs=_form)
+ENVS |= SIMULATORS
+
 COUNTING: dict[str, Callable[[], VecEnv]] = {
     "lanes": lambda: make_env(Counting, 4),
     "instance": lambda: make_env(Counting(), 3),
@@ -237,7 +260,15 @@ COUNTING: dict[str, Callable[[], VecEnv]] = {
 }
 
 
-@pytest.fixture(params=ENVS)
+def mjlab_task() -> VecEnv:
+    pytest.importorskip("mjlab", reason="needs mjlab in an environment of its own: pip install 'elegantrl[mjlab]'")
+    return make_env("mjlab:Mjlab-Cartpole-Balance", 3, episode_length_s=1.2)
+
+
+ENVS["mjlab task"] = mjlab_task
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name == "mjlab task")) for name in ENVS])
 def factory(request: pytest.FixtureRequest) -> Iterator[Callable[[], VecEnv]]:
     made: list[VecEnv] = []
 

@@ -144,7 +144,9 @@ def test_an_environment_that_cannot_travel_is_refused_in_one_sentence(run_quietl
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_an_error_of_an_environment_reads_the_same_everywhere(run_quietly: Run, tmp_path: Path, executor: str) -> None:
     env = partial(FaultEnv, mode="raise", at_step=30, only_slots=range(8))  # not those of the evaluator
-    sentence = r"^worker 0 slot 2: ValueError: .* at step 30 \(.*testing\.py:\d+\) in .*; the budget of 2 environment "
+    sentence = (
+        r"^worker 0 slot 2: ValueError: .* at step 30 \(.*fault_env\.py:\d+\) in .*; the budget of 2 environment "
+    )
     with pytest.raises(RoleError, match=sentence):
         run_quietly("ppo", env, run_dir=tmp_path, **arguments(ON_POLICY, executor, 2), max_restarts=2)
     assert multiprocessing.active_children() == []

@@ -119,7 +119,9 @@ class NeverAgain(FaultEnv):
 
 def test_resets_that_go_on_failing_end_the_run() -> None:
     worker = worker_in(make_env(NeverAgain))
-    with pytest.raises(RoleError, match=r"10 resets in a row failed, the last with ValueError: .* \(.*testing\.py:\d+"):
+    with pytest.raises(
+        RoleError, match=r"10 resets in a row failed, the last with ValueError: .* \(.*fault_env\.py:\d+"
+    ):
         worker.sample(WEIGHTS, 200, 0)
 
 
@@ -229,7 +231,7 @@ REPLAY: dict[str, Any] = {"hidden": [8], "buffer_size": 800, "learning_starts": 
 REPLAY |= {"updates_per_step": 0.2, "n_step": 3, "normalize_obs": True}
 LAYOUT: dict[str, Any] = {"num_workers": 2, "num_groups": 2, "num_envs": 4, "seed": 3}
 LAYOUT["eval"] = {"interval": 10**6, "episodes": 2, "max_episode_steps": 40}
-PLACE = r"\(.*testing\.py:\d+\)"
+PLACE = r"\(.*fault_env\.py:\d+\)"
 
 
 @pytest.mark.parametrize("executor", ["inline", "process"])
@@ -239,7 +241,7 @@ def test_a_run_goes_on_after_an_error(run_quietly: Run, load_commit: LoadCommit,
     settings = {**REPLAY, **LAYOUT, "executor": executor, "max_steps": 400}
     run = run_quietly("sac", env, run_dir=tmp_path / "run", display=listener, **settings)
     trace, line = listener.said
-    assert re.match(r"Traceback .*testing\.py.*\nValueError: raise as asked for$", trace, re.S)
+    assert re.match(r"Traceback .*fault_env\.py.*\nValueError: raise as asked for$", trace, re.S)
     said = (
         rf"worker 1 slot 3: ValueError: raise as asked for at step 33 {PLACE}; slot reset \(1 of 10 within 10 minutes\)"
     )

@@ -14,7 +14,7 @@ from ...config.fields import Hidden, setting, unused
 from ...nets.critics import ScaledValueNet, ValueNet
 from ...nets.networks import NetSpec
 from ...tree import Tree
-from ...types import EnvSpec, Leaf, Obs, Rollout, active_of, vector_dim
+from ...types import EnvSpec, Leaf, Rollout, active_of, state_of, vector_dim
 from ..on_policy import OnPolicyConfig
 from ..ppo import AgentPPO, ClippedConfig
 
@@ -52,8 +52,8 @@ class AgentMAPPO(AgentPPO):
             return super().build_value(spec)
         assert spec.num_agents is not None
         size = spec.num_agents * vector_dim(self.policy.feature_leaves)
-        if isinstance(spec.obs, Obs) and spec.obs.state is not None:
-            (size,) = spec.obs.state.shape
+        if (state := state_of(spec.obs)) is not None:
+            size = vector_dim(state)
         build = ScaledValueNet if c.normalize_value else ValueNet
         net = replace(self.policy_spec.net, separate=False)  # one network that sees all agents
         return build(Leaf((size,)), net, c.layer_norm, num_values=1 if c.team_reward else spec.num_agents)
@@ -62,7 +62,7 @@ class AgentMAPPO(AgentPPO):
         """The global state [..., S], the features of all agents [..., G * F], or those of each agent [..., G, F]."""
         if not self.config.central_value:
             return features
-        state = obs.state if isinstance(obs, Obs) else None
+        state = state_of(obs)
         return features.flatten(-2) if state is None else state
 
     def rewards(self, r: Rollout) -> Tensor:

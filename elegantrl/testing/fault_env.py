@@ -1,8 +1,6 @@
-"""For tests of a user's own set-up: an environment with a chosen fault, and failpoints.
+"""An environment with a chosen fault.
 
-    elegantrl train ppo elegantrl.testing:FaultEnv --env-kwargs mode=raise at_step=500 only_slots=3
-
-``failpoint`` marks a place where a test can make a process die, fail or wait; see ``elegantrl.failpoints``.
+elegantrl train ppo elegantrl.testing:FaultEnv --env-kwargs mode=raise at_step=500 only_slots=3
 """
 
 from __future__ import annotations
@@ -20,10 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from .errors import ConfigError
-from .failpoints import failpoint
-
-__all__ = ["FaultEnv", "failpoint"]
+from ..errors import ConfigError
 
 LEAK_BYTES, FLOOD_LINES = 1 << 20, 10_000
 
