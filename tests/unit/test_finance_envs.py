@@ -191,7 +191,7 @@ def test_a_team_gives_the_numbers_of_one_portfolio() -> None:
         assert torch.allclose(step.reward.sum(1), other.reward) and torch.equal(step.reward[:, 0], step.reward[:, 1])
         assert torch.equal(step.obs.state, other.obs)
     num_fields = len(team.market.table.fields)
-    assert torch.equal(obs.seen[:, 0, :num_fields], whole[:, 2 * num_fields : 3 * num_fields])  # S2 is its own asset
+    assert torch.equal(obs.seen[:, 0, :num_fields], whole[:, 2::4])  # S2 is its own asset
     assert (obs.seen[:, 0, num_fields:-1] == 0).all() and (obs.seen[:, :, -1] == 1).all()  # the rest of a row, and cash
     with pytest.raises(ConfigError, match="must name each asset of the prices once"):
         PortfolioTeamVecEnv(table, 1, groups={"a": ["S0"]})
