@@ -122,14 +122,14 @@ def minute_bars(folder: Path, rows: int, assets: int) -> str:
     """Random walks with random features, written in parts: the whole table is never in memory here."""
     folder.mkdir()
     stream, fields = np.random.default_rng(0), ("close", *FEATURES)
-    shape = (rows, assets, len(fields))
+    shape = (rows, len(fields), assets)
     values = np.lib.format.open_memmap(folder / "values.npy", mode="w+", dtype=np.float32, shape=shape)
     price = np.full(assets, 100.0)
     for begin in range(0, rows, 10_000):
         part = values[begin : begin + 10_000]
         part[:] = stream.standard_normal(part.shape, dtype=np.float32)
         walk = price * np.exp(0.001 * stream.standard_normal((len(part), assets))).cumprod(0)
-        part[:, :, 0], price = walk, walk[-1]
+        part[:, 0], price = walk, walk[-1]
     values.flush()
     dates = np.datetime64("2018-01-01T09:30:00", "s") + 60 * np.arange(rows)
     np.save(folder / "dates.npy", dates.astype(np.int64))

@@ -1,77 +1,111 @@
 """What do agents earn on real prices? DDPG, TD3, SAC, PPO and A2C, five seeds each, against every baseline.
 
-    python benchmarks/finance_results.py --run-dir runs/finance_results     # train (or resume) and back-test
+    python benchmarks/finance_results.py --run-dir runs/finance_results              # train (or resume) and back-test
+    python benchmarks/finance_results.py --run-dir runs/first --agents ppo --seeds 1 # what does one run cost?
 
 Stock trading with 20 stocks: trained on 1990 to 2012, chosen on 2013 to 2016, tested on 2017 to 2022; 0.1 % cost.
-Writes results/finance_results.json, .md, .png and the page finance_report.html.
+Writes results/finance_results.json, .md, .png (equity), finance_sharpe.png (intervals) and finance_report.html; with
+other agents or fewer seeds it only prints.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import RESULTS, environment, write_json
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from elegantrl.finance.experiment import ExperimentConfig, run_experiment
+from elegantrl.finance.experiment import Experiment, ExperimentConfig, run_experiment
+from elegantrl.finance.metrics import sharpe_difference
 from elegantrl.finance.report import render
-from elegantrl.finance.results import Backtest, as_json, of_experiment
-from elegantrl.report.draw import COLOURS, style_axes
+from elegantrl.finance.results import Backtest, Row, as_json, of_experiment
+from elegantrl.report.draw import COLOURS, GREY, style_axes
 
 AGENTS = ("ppo", "a2c", "ddpg", "td3", "sac")
+SEEDS, MAX_STEPS, SNAPSHOTS = 5, 200_704, 14
 
 
-def rows_of(found: Backtest) -> list[dict[str, Any]]:
-    """Each agent as its ensemble and the mean and range of its seeds, then the baselines."""
-    all_rows = as_json(found)["strategies"]
-    shown = [row for row in all_rows if " seed " not in row["name"]]
-    for row in shown:
-        agent = row["name"].removesuffix(" ensemble")
-        seeds = [other for other in all_rows if other["name"].startswith(f"{agent} seed ")]
-        for name in ("annual_return", "sharpe"):
-            known = [seed[name] for seed in seeds if seed[name] is not None]
-            row[f"{name}_of_seeds"] = [float(np.mean(known)), min(known), max(known)] if known else None
-    return shown
+def is_seed(row: Row) -> bool:
+    return " seed " in row.ledger.name
 
 
-def markdown(found: Backtest) -> str:
+def seeds_of(found: Backtest, row: Row) -> list[Row]:
+    """The single runs behind an ensemble of seeds."""
+    agent = row.ledger.name.removesuffix(" ensemble")
+    return [other for other in found.rows if other.ledger.name.startswith(f"{agent} seed ")]
+
+
+def shown_rows(found: Backtest) -> list[Row]:
+    return [row for row in found.rows if not is_seed(row)]
+
+
+def spread(values: list[float], form: str) -> str:
+    """The mean and the range of some seeds."""
+    if not values:
+        return ""
+    mean, low, high = (format(x, form) for x in (statistics.fmean(values), min(values), max(values)))
+    return f"{mean} ({low} .. {high})"
+
+
+def figures_table(found: Backtest) -> str:
+    """Each agent as its ensemble and its seeds, then the baselines."""
     lines = [
-        "| strategy | return per year | seeds: mean (min .. max) | volatility | max drawdown | Sharpe |"
-        " seeds: mean (min .. max) | turnover per year | Sharpe of the chosen one minus this (95 %) |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| strategy | return per year | of seeds: mean (min .. max) | volatility | max drawdown | Sharpe (95 %) |"
+        " of seeds: mean (min .. max) | turnover per year |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows_of(found):
-        returns, sharpes = row["annual_return_of_seeds"], row["sharpe_of_seeds"]
-        gap = row["sharpe_difference"]
+    for row in shown_rows(found):
+        name, figures, seeds = row.ledger.name, row.performance, [other.performance for other in seeds_of(found, row)]
         cells = [
-            f"**{row['name']}**" if gap is None else row["name"],
-            f"{row['annual_return']:+.1%}",
-            "" if returns is None else f"{returns[0]:+.1%} ({returns[1]:+.1%} .. {returns[2]:+.1%})",
-            f"{row['annual_volatility']:.1%}",
-            f"{row['max_drawdown']:.1%}",
-            f"{row['sharpe']:.2f}",
-            "" if sharpes is None else f"{sharpes[0]:.2f} ({sharpes[1]:.2f} .. {sharpes[2]:.2f})",
-            f"{row['yearly_turnover']:.1f}",
-            "" if gap is None else f"{gap[0]:+.2f} ({gap[1]:+.2f} .. {gap[2]:+.2f})",
+            f"**{name}**" if row is found.main else name,
+            f"{figures.annual_return:+.1%}",
+            spread([seed.annual_return for seed in seeds], "+.1%"),
+            f"{figures.annual_volatility:.1%}",
+            f"{figures.max_drawdown:.1%}",
+            f"{row.sharpe.value:.2f} ({row.sharpe.low:.2f} .. {row.sharpe.high:.2f})",
+            spread([seed.sharpe for seed in seeds], ".2f"),
+            f"{row.yearly_turnover:.1f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def draw(found: Backtest, path: Path) -> None:
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    style_axes(axes)
+def differences(found: Backtest) -> dict[str, dict[str, list[float]]]:
+    """Sharpe ratio of each trained strategy minus that of each baseline: value, low, high."""
+    shown = shown_rows(found)
+    baselines = [row for row in shown if row.is_baseline]
+    return {
+        row.ledger.name: {
+            other.ledger.name: list(sharpe_difference(row.ledger.returns, other.ledger.returns)) for other in baselines
+        }
+        for row in shown
+        if not row.is_baseline
+    }
+
+
+def differences_table(found: Backtest) -> str:
+    gaps = differences(found)
+    names = list(next(iter(gaps.values())))
+    lines = ["| Sharpe of | minus " + " | minus ".join(names) + " |", "|---|" + "---|" * len(names)]
+    for strategy, row in gaps.items():
+        cells = [f"{value:+.2f} ({low:+.2f} .. {high:+.2f})" for value, low, high in row.values()]
+        lines.append("| " + " | ".join([strategy, *cells]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def draw_equity(found: Backtest, path: Path) -> None:
+    figure, axes = canvas(9, 5)
     axes.xaxis.set_major_formatter("{x:.0f}")
-    shown = [row for row in found.rows if " seed " not in row.ledger.name]
-    for place, row in enumerate(shown):
+    for place, row in enumerate(shown_rows(found)):
         ledger = row.ledger
         years = 1970 + ledger.dates.astype("datetime64[s]").astype(np.float64) / (365.25 * 86400)
         style = "--" if row.is_baseline else "-"
@@ -81,28 +115,77 @@ def draw(found: Backtest, path: Path) -> None:
     axes.set_yscale("log")
     axes.set_yticks([0.5, 1, 2, 3], ["50 %", "100 %", "200 %", "300 %"])
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylabel("value, start = 100 %")
+    axes.set_ylabel("value, start = 100 %", color=GREY)
     figure.legend(frameon=False, loc="outside lower center", ncols=4, fontsize=9)
     figure.savefig(path, dpi=140)
+
+
+def draw_sharpe(found: Backtest, path: Path) -> None:
+    """Sharpe ratios with their intervals; the seeds of an agent as dots."""
+    shown = shown_rows(found)[::-1]
+    figure, axes = canvas(9, 0.42 * len(shown) + 1.2)
+    axes.xaxis.set_major_formatter("{x:.1f}")
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color="#e6eaed", lw=0.8)
+    for place, row in enumerate(shown):
+        colour = GREY if row.is_baseline else COLOURS[0]
+        axes.plot([row.sharpe.low, row.sharpe.high], [place, place], lw=2, color=colour, solid_capstyle="butt")
+        axes.plot([row.sharpe.value], [place], "D", ms=6, color=colour)
+        seeds = [other.performance.sharpe for other in seeds_of(found, row)]
+        axes.plot(seeds, [place - 0.22] * len(seeds), "o", ms=4, color=COLOURS[1], mew=0)
+    axes.set_yticks(range(len(shown)), [row.ledger.name for row in shown])
+    axes.set_xlabel("Sharpe ratio 2017 to 2022, 95 % block bootstrap; dots: single seeds", color=GREY)
+    figure.savefig(path, dpi=140)
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    style_axes(axes)
+    return figure, axes
+
+
+def cost_of(done: Experiment) -> list[dict[str, Any]]:
+    """What each run took, as its summary says, and what it reached on the validation period."""
+    runs = []
+    for run in done.trained:
+        summary = json.loads((done.folder / run.folder / "summary.json").read_text())
+        steps, seconds = summary["env_steps"], summary["wall_seconds"]
+        found = {"agent": run.agent, "seed": run.seed, "validation": run.validation, "env_steps": steps}
+        runs.append({**found, "wall_seconds": seconds})
+    return runs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--agents", nargs="+", default=AGENTS)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--max-steps", type=int, default=40_960)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--max-steps", type=int, default=MAX_STEPS)
     args = parser.parse_args()
-    config = ExperimentConfig(agents=tuple(args.agents), seeds=args.seeds, max_steps=args.max_steps, snapshots=5)
+    config = ExperimentConfig(
+        agents=tuple(args.agents),
+        seeds=args.seeds,
+        first_seed=args.first_seed,
+        max_steps=args.max_steps,
+        snapshots=SNAPSHOTS,
+    )
+    started = time.process_time()
     done = run_experiment(config, args.run_dir, resume=(args.run_dir / "finance.yaml").exists(), say=print)
+    print(f"training took {time.process_time() - started:.0f} seconds of the processor, less what was there before")
     found = of_experiment(done)
-    scores = [{"agent": run.agent, "seed": run.seed, "validation": run.validation} for run in done.trained]
-    data = {"environment": environment(), "validation": scores, **as_json(found), "summary": rows_of(found)}
+    tables = figures_table(found) + "\n" + differences_table(found)
+    print(tables)
+    if tuple(args.agents) != AGENTS or args.seeds != SEEDS:
+        return
+    data = {"environment": environment(), "trained": cost_of(done), **as_json(found), "differences": differences(found)}
     write_json("finance_results.json", json.loads(json.dumps(data, default=str)))
-    (RESULTS / "finance_results.md").write_text(markdown(found))
+    (RESULTS / "finance_results.md").write_text(tables)
     (RESULTS / "finance_report.html").write_text(render(found))
-    draw(found, RESULTS / "finance_results.png")
-    print(markdown(found))
+    draw_equity(found, RESULTS / "finance_results.png")
+    draw_sharpe(found, RESULTS / "finance_sharpe.png")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 
 from ..errors import ConfigError, did_you_mean
-from ..finance.experiment import ExperimentConfig, run_experiment
+from ..finance.config import ExperimentConfig
+from ..finance.experiment import run_experiment
 from ..finance.report import COLUMNS
 from ..finance.results import REPORT_FILE, Backtest, backtest
 from ..runtime.display import Stdout
@@ -86,7 +87,7 @@ def main(argv: list[str]) -> int:
         flags = parse(TrainFlags, words, "elegantrl finance train")
         config, run_dir, resume = flags.experiment, flags.run_dir, flags.resume
     done = run_experiment(config, run_dir, resume, write_line)
-    write_line(f"chosen on {config.validate}: {done.winner}, among {done.num_tried} policies")
+    write_line(f"chosen on {config.validate}: {done.winner}, among {done.tried.policies} policies")
     write_line(f"elegantrl backtest {done.folder}")
     return 0
 

@@ -1,8 +1,9 @@
 """Roles as actors of Ray, on this machine or on the nodes of a cluster.
 
 Ray neither restarts an actor nor repeats a call: the runtime does both. Answers are return values, which belong to the
-caller and outlive the actor once they have arrived; a value that was put is one object for all calls. A role for which the cluster has no free
-processor shares those of others, so that a run goes on after the loss of a node; it may move when a node is added.
+caller and outlive the actor once they have arrived; a value that was put is one object for all calls. A role for which
+the cluster has no free processor shares those of others, so that a run goes on after the loss of a node; it may move
+when a node is added.
 """
 
 from __future__ import annotations

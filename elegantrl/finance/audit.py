@@ -34,7 +34,7 @@ class Audit:
 def other_future(table: PriceTable, row: int, seed: int = 0) -> PriceTable:
     """The same prices up to ``row``, and another future after it."""
     stream = numpy_stream(seed, "other future", row)
-    factor = np.exp(0.05 * stream.standard_normal(table.close[row + 1 :].shape)).cumprod(0)[:, :, None]
+    factor = np.exp(0.05 * stream.standard_normal(table.close[row + 1 :].shape)).cumprod(0)[:, None]
     values = np.array(table.values)
     values[row + 1 :] = values[row + 1 :] * factor  # volume and other fields change with the prices
     return replace(table, values=values, turbulence=None)
@@ -62,7 +62,7 @@ def refuse_feature_lookahead(make: Callable[[PriceTable], PriceTable], table: Pr
     for row in cuts:
         again = make(other_future(table, row))
         for place, name in enumerate(seen.fields):
-            if not np.array_equal(seen.values[: row + 1, :, place], again.values[: row + 1, :, place]):
+            if not np.array_equal(seen.values[: row + 1, place], again.values[: row + 1, place]):
                 raise SpecError(f"the feature {name!r} looks ahead: it depends on prices after {day(table.dates[row])}")
         before, after = seen.turbulence, again.turbulence
         if before is not None and after is not None and not np.array_equal(before[: row + 1], after[: row + 1]):

@@ -1,7 +1,7 @@
 """``elegantrl finance train``: agents and seeds on one training period, chosen on a validation period alone.
 
-Every training is an ordinary run of ``elegantrl.train``. Its evaluations play the validation period; the best of these
-snapshots is the policy of the run. Nothing here reads a price of the test period.
+Every training is an ordinary run of ``elegantrl.train``, or a population of ``elegantrl.evolve``. Its evaluations play
+the validation period; the best of these snapshots is its policy. Nothing here reads a price of the test period.
 """
 
 from __future__ import annotations
@@ -9,100 +9,34 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
-import tyro
-import yaml
-
-from ..config.fields import Section, setting
-from ..config.sections import NamedValues
-from ..config.structure import build_section, expect_mapping, plain_section
-from ..config.yaml_text import parse_yaml
 from ..envs import make_env
 from ..errors import ConfigError, SpecError
 from ..registry import find_agent
-from ..report.runs import read_run
-from ..runtime.train import train
 from ..store.files import write_atomic
+from .config import ENVS, ExperimentConfig
 from .features import with_features
 from .loaders import load_prices
 from .periods import Fold, make_folds
 from .prices import PriceTable
+from .training import Trained, train_strategy
+
+__all__ = ["Experiment", "ExperimentConfig", "load_experiment", "run_experiment"]
 
 CONFIG_FILE, CHOICE_FILE = "finance.yaml", "choice.json"
-ENVS = {"stock": "StockTrading", "portfolio": "Portfolio", "team": "PortfolioTeam"}
-SINGLE_ENVS = {"stock": "elegantrl.finance:StockTradingEnv", "portfolio": "elegantrl.finance:PortfolioEnv"}
-"""The same accounts in NumPy: one of them, as in a validation, is several times as fast as one lane of tensors."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExperimentConfig(Section):
-    """Train trading agents on one period, choose their snapshots on the next, and leave the last for the back-test."""
+class Tried(NamedTuple):
+    """What a choice was made from: the more there is of it, the more of a good validation score is luck."""
 
-    section: ClassVar[str] = "finance"
-
-    agents: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="AGENT...", help_behavior_hint="")]
-    """Agents to train; with several, validation also decides between them."""
-    kind: Literal["stock", "portfolio", "team"] = "stock"
-    """`stock`: cash and whole shares; `portfolio`: weights of assets; `team`: weights, with an agent for each group."""
-    data: str = "sp500"
-    """Prices: `sp500`, `sp500-index` or `factors` of skfolio, a CSV or Parquet file, an .npz file of arrays, or the
-    folder of a saved table."""
-    train: str = "1990:2012"
-    """Period of training, START:END, both included."""
-    validate: str = "2013:2016"
-    """Period on which snapshots and agents are chosen."""
-    test: str = "2017:2022"
-    """Period of the back-test, which nothing before it reads."""
-    walk_forward: int | None = setting(None, ge=1)
-    """Train again for every so many years of the test period, on everything before them."""
-    seeds: int = setting(1, ge=1)
-    """Runs of each agent; several also form an ensemble."""
-    first_seed: int = setting(0, ge=0)
-    """Seed of the first of these runs."""
-    max_steps: int = setting(200_000, ge=1)
-    """Environment steps of each run."""
-    snapshots: int = setting(20, ge=1)
-    """Snapshots of each run that are scored on the validation period."""
-    num_envs: int | None = setting(None, ge=1)
-    """Accounts that each run trades at once; None: the agent's tuned number."""
-    episode_steps: int = setting(252, ge=1)
-    """Steps of a training episode, which begins at a random date."""
-    env: Annotated[NamedValues, tyro.conf.arg(name="env-kwargs")] = field(default_factory=dict)
-    """Further settings of the environment, e.g. cost=0.002 cash=100000 turbulence_limit=60."""
-    agent: Annotated[NamedValues, tyro.conf.arg(name="agent-kwargs")] = field(default_factory=dict)
-    """Further settings of all agents, e.g. lr=1e-4 gamma=0.95."""
-
-    def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        if not self.agents:
-            raise ConfigError("no agent is named; for example: elegantrl finance train ppo")
-        fixed = {"period", "episode_steps", "random_start"} & self.env.keys()
-        for name in sorted(fixed):
-            raise ConfigError(f"env.{name} follows from the periods and episode-steps; leave it out")
-
-    def to_yaml(self) -> str:
-        return yaml.safe_dump(plain_section(self), sort_keys=False)
-
-    @classmethod
-    def from_yaml(cls, text: str) -> ExperimentConfig:
-        return build_section(cls, expect_mapping(parse_yaml(text), "the config"))
-
-
-class Trained(NamedTuple):
-    """A run on one fold."""
-
-    agent: str
-    seed: int
-    fold: int
-    folder: str  # relative to that of the experiment
-    validation: float
-    """Sum of the rewards on the validation period: 100 * log growth unless the reward is adjusted for risk."""
-    snapshots: int
-    """Snapshots that were scored to choose this policy."""
+    runs: int
+    configurations: int
+    """Combinations of an agent and its hyper-parameters."""
+    policies: int
 
 
 @dataclass(frozen=True)
@@ -121,7 +55,7 @@ class Experiment:
         Several runs are an ensemble, in which each run manages an equal part of the cash. The winner is the ensemble,
         or the only run, of the agent with the highest mean validation score over seeds and folds.
         """
-        agents = self.config.agents
+        agents = self.config.strategies
         scores = {agent: math.fsum(run.validation for run in self.trained if run.agent == agent) for agent in agents}
         best = max(scores, key=lambda agent: scores[agent])
         seeds = range(self.config.first_seed, self.config.first_seed + self.config.seeds)
@@ -140,9 +74,13 @@ class Experiment:
         return next(iter(self.candidates))
 
     @property
-    def num_tried(self) -> int:
-        """Policies among which validation has chosen."""
-        return sum(run.snapshots for run in self.trained)
+    def tried(self) -> Tried:
+        """Among how many policies, of how many configurations, validation has chosen."""
+        if self.config.tournament is None:
+            runs, configurations = len(self.trained), len(self.config.agents)
+        else:  # every member has hyper-parameters of its own
+            runs = configurations = sum(run.members for run in self.trained)
+        return Tried(runs, configurations, sum(run.snapshots for run in self.trained))
 
 
 def run_experiment(
@@ -163,8 +101,8 @@ def run_experiment(
     write_atomic(folder / CONFIG_FILE, config.to_yaml().encode())
     trained: list[Trained] = []
     for number, fold in enumerate(folds):
-        for agent in config.agents:
-            trained += train_agent(config, folder, number, fold, agent, len(folds), say)
+        for strategy in config.strategies:
+            trained += train_strategy(config, folder, number, fold, strategy, len(folds), say)
     done = Experiment(folder, config, folds, trained)
     choice = {"winner": done.winner, "trained": [run._asdict() for run in trained]}
     write_atomic(folder / CHOICE_FILE, (json.dumps(choice, indent=2) + "\n").encode())
@@ -211,58 +149,3 @@ def claim(config: ExperimentConfig, run_dir: str | Path | None, resume: bool) ->
         if (folder / CONFIG_FILE).read_text() != config.to_yaml():
             raise ConfigError(f"{folder} holds an experiment with other settings; choose another --run-dir")
     return folder
-
-
-def train_agent(
-    config: ExperimentConfig,
-    folder: Path,
-    number: int,
-    fold: Fold,
-    agent: str,
-    num_folds: int,
-    say: Callable[[str], None],
-) -> list[Trained]:
-    """The runs of an agent on one fold."""
-    label = re.sub(r"[^\w.+-]", "-", agent)
-    place = Path("runs") / (f"fold{number}" if num_folds > 1 else "")
-    runs = []
-    for seed in range(config.first_seed, config.first_seed + config.seeds):
-        where = place / f"{label}_seed{seed}"
-        score, snapshots = train_run(config, folder, folder / where, fold, agent, seed)
-        runs.append(Trained(agent, seed, number, str(where), score, snapshots))
-        fold_text = f"fold {number + 1} of {num_folds}, " if num_folds > 1 else ""
-        say(f"{fold_text}{agent} seed {seed}: validation {score:+.1f} (100 * log growth), {snapshots} snapshots")
-    return runs
-
-
-def train_run(
-    config: ExperimentConfig, folder: Path, where: Path, fold: Fold, agent: str, seed: int
-) -> tuple[float, int]:
-    """Train one run unless it is there; returns its validation score and the number of its snapshots."""
-    summary = where / "summary.json"
-    if not summary.exists():
-        data = {"data": str(folder / "features"), **config.env}
-        whole = {**data, "period": str(fold.validate), "random_cash": 0.0}
-        scoring = {"env_id": SINGLE_ENVS.get(config.kind, ENVS[config.kind]), "env_kwargs": whole}
-        start = {"period": str(fold.train), "episode_steps": config.episode_steps, "random_start": True}
-        interval = max(1, config.max_steps // config.snapshots)
-        settings: dict[str, Any] = {} if config.num_envs is None else {"num_envs": config.num_envs}
-        train(
-            agent,
-            ENVS[config.kind],
-            run_dir=where,
-            resume=(where / "config.yaml").exists(),
-            verbose=False,
-            seed=seed,
-            max_steps=config.max_steps,
-            target_return=math.inf,
-            executor="inline",
-            loggers=(),
-            env_kwargs={**data, **start},
-            eval={"episodes": 1, "interval": interval, **scoring},
-            checkpoint={"interval": config.max_steps},
-            **settings,
-            **config.agent,
-        )
-    found: Mapping[str, Any] = json.loads(summary.read_text())
-    return float(found["selected_return"]), int(read_run(where).evaluation.steps.size)

@@ -50,13 +50,13 @@ def with_features(
     """
     own = [name for name in table.fields if name not in PRICES]
     names = own or list(features)
-    values = np.zeros((*table.close.shape, 1 + len(names)), dtype=np.float32)
-    values[:, :, 0] = table.close
+    values = np.zeros((len(table.dates), 1 + len(names), len(table.assets)), dtype=np.float32)
+    values[:, 0] = table.close
     for begin, columns in _blocks(table):
         bars = {name: _bars(table, name, begin, columns) for name in ("close", "high", "low")}
         for place, name in enumerate(names, 1):
             found = _scaled(_bars(table, name, begin, columns)) if own else features[name](bars)
-            values[begin:, columns, place] = np.clip(found, -LIMIT, LIMIT)
+            values[begin:, place, columns] = np.clip(found, -LIMIT, LIMIT)
     return with_turbulence(replace(table, fields=("close", *names), values=values), turbulence)
 
 

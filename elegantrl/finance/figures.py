@@ -13,6 +13,10 @@ from .prices import Array
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1040, 300, 62, 12, 10, 28
 MAX_POINTS = 700
+MARGIN = 0.04
+"""Free space above and below lines, relative to their range."""
+EARLY_DAYS = 10
+"""Dates that begin so many days after a new year begin with it."""
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -32,6 +36,7 @@ def line_figure(dates: Array, series: Sequence[Series], label: str, *, log: bool
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     if high - low < 1e-12:
         low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
+    low, high = low - MARGIN * (high - low), high + MARGIN * (high - low)
     days = dates.astype("datetime64[s]").astype(np.float64)
     x = LEFT + (days - days[0]) / (days[-1] - days[0]) * (WIDTH - LEFT - RIGHT)
 
@@ -39,7 +44,7 @@ def line_figure(dates: Array, series: Sequence[Series], label: str, *, log: bool
         return np.asarray(HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM))
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
-    marks = ticks(math.exp(low), math.exp(high)) if log else ticks(low, high)
+    marks = log_ticks(math.exp(low), math.exp(high)) if log else ticks(low, high)
     digits = max(0, math.ceil(-math.log10(marks[1] - marks[0]) - 2 - 1e-9)) if len(marks) > 1 else 1
     for tick in marks:
         at = float(y(math.log(tick) if log else tick))
@@ -67,12 +72,21 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers within a range at similar ratios; those of ``ticks`` if it is narrow."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found = [m * 10.0**p for p in powers for m in (1, 1.5, 2, 3, 5, 7) if low <= m * 10.0**p <= high]
+    return found if 3 <= len(found) <= 12 else ticks(low, high)
+
+
 def date_ticks(dates: Array, x: Array) -> list[tuple[float, str]]:
-    """Where years begin, or months if there are few years."""
+    """Where years begin, or months if there are few years; also the first one if it begins with the dates."""
     years = len(np.unique(dates.astype("datetime64[Y]")))
     unit, step = ("Y", max(1, years // 10)) if years > 2 else ("M", 2)
     periods = dates.astype(f"datetime64[{unit}]")
     starts = np.flatnonzero(periods[1:] != periods[:-1]) + 1
+    begins = dates[0] - periods[0].astype("datetime64[s]") < np.timedelta64(EARLY_DAYS, "D")
+    starts = np.append(0, starts) if begins and unit == "Y" else starts
     if not len(starts):
         return [(float(x[0]) + 30, str(dates[0].astype("datetime64[D]")))]
     return [(float(x[row]), str(periods[row])) for row in starts[::step]]

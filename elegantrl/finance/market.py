@@ -96,15 +96,15 @@ class Seen(NamedTuple):
 class MarketVecEnv(TensorEnv):
     """N accounts on one market. A subclass trades; the state [N, S] is float64, so that money is counted exactly.
 
-    An observation is a row of the table in which the weight of an asset takes the place of its price, and the
-    turbulence if it is known. The share of cash is what the weights leave of one.
+    An observation is a row of the table in which the weights of the assets take the place of their prices, then the
+    features, each of all assets, and the turbulence if it is known. The share of cash is what the weights leave of one.
     """
 
     settings: MarketSettings
 
     def __init__(self, market: Market, num_envs: int, device: torch.device | str) -> None:
         self.market, table = market, market.table
-        self.num_assets, self._num_fields = len(table.assets), len(table.fields)
+        self.num_assets = len(table.assets)
         self.max_episode_steps, self._num_starts = episode_rows(market, self.settings)
         self._table = table.rows.to(device)  # on a CPU this is the memory of the table itself
         self._status = None if table.status is None else torch.from_numpy(np.asarray(table.status)).to(device)
@@ -136,13 +136,13 @@ class MarketVecEnv(TensorEnv):
         return state
 
     def rows_at(self, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows of the table [N, A * F] as new memory, and their prices [N, A]."""
+        """Rows of the table [N, F * A] as new memory, and their prices [N, A]."""
         rows = self._table.index_select(0, row)
-        return rows, rows.view(-1, self.num_assets, self._num_fields)[:, :, 0].contiguous()
+        return rows, rows[:, : self.num_assets].clone()
 
     def see(self, state: Tensor, rows: Tensor, price: Tensor, held: Tensor, value: Tensor) -> None:
         """Keep the observation of a state whose positions are ``held`` [N, A]; writes to ``rows``."""
-        rows.view(-1, self.num_assets, self._num_fields)[:, :, 0] = held / value.unsqueeze(1)
+        rows[:, : self.num_assets] = held * value.reciprocal().unsqueeze(1)
         if self._levels is not None:
             level = scaled_turbulence(self._levels[state[:, 0].long()], self.num_assets)
             rows = torch.cat([rows, level.unsqueeze(1)], 1)
@@ -169,19 +169,20 @@ class MarketVecEnv(TensorEnv):
         return self.seen(state).obs
 
     def finish(
-        self, before: Tensor, state: Tensor, rows: Tensor, price: Tensor, cash: Tensor, held: Tensor, positions: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The next state and the rewards of lanes that hold ``held`` on the next date; also their values [N]."""
+        self, before: Tensor, state: Tensor, after: Tensor, rows: Tensor, price: Tensor, cash: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The rewards of lanes and their values [N] on the next date; ``after``, which holds what they hold then,
+        becomes the next state."""
         value = cash + positions.sum(1)
         if self.device.type == "cpu" and bool(value.isnan().any()):  # elsewhere reading it would wait for the device
             raise SpecError(f"environment {self.spec.name!r}: the action holds NaN; actions are numbers in [-1, 1]")
-        columns = torch.stack([state[:, 0] + 1, cash, state[:, START]], 1)
-        after = torch.cat([columns, held], 1)
+        torch.add(state[:, 0], 1, out=after[:, 0])
+        after[:, CASH], after[:, START] = cash, state[:, START]
         self.see(after, rows, price, positions, value)
-        return after, self.reward(before, value), value
+        return self.reward(before, value), value
 
     def reward(self, before: Tensor, after: Tensor) -> Tensor:
-        growth = (after / before).clamp_min(SMALLEST_GROWTH)
+        growth = (after / before).clamp_min_(SMALLEST_GROWTH)
         reward = growth.log()
         if self.settings.risk_aversion:
             reward = reward - 0.5 * self.settings.risk_aversion * (growth - 1).square()
@@ -209,7 +210,7 @@ def account_observation(market: Market, row: int, held: Array, value: float) -> 
     """``MarketVecEnv.observe`` of one account."""
     table = market.table
     seen = table.values[row].copy()
-    seen[:, 0] = held / value
+    seen[0] = held / value
     if table.turbulence is None:
         return seen.ravel()
     level = scaled_turbulence(table.turbulence[row], len(table.assets))

@@ -67,11 +67,17 @@ def drawdowns(returns: Array) -> Array:
 
 
 class Interval(NamedTuple):
-    """A difference and the 95 % interval of the bootstrap."""
+    """A Sharpe ratio, or a difference of two, and the 95 % interval of the bootstrap."""
 
     value: float
     low: float
     high: float
+
+
+def sharpe_interval(returns: Array, bars_per_year: float = DAYS_PER_YEAR, block: int = BLOCK) -> Interval:
+    """The Sharpe ratio with an interval; resamples are those of ``sharpe_difference``."""
+    ratios = _resampled_ratios(returns, _starts(len(returns), block), block)
+    return _interval(ratios, sharpe_ratio(returns, bars_per_year), bars_per_year)
 
 
 def sharpe_difference(
@@ -82,17 +88,24 @@ def sharpe_difference(
     Resamples join whole blocks of consecutive bars, of both series at once, so that they keep the dependence of returns
     over time and between the two. The stream is fixed: the same returns give the same interval.
     """
-    count = len(returns)
-    num_blocks = math.ceil(count / block)
-    starts = numpy_stream(0, "sharpe_difference").integers(count, size=(RESAMPLES, num_blocks))
+    starts = _starts(len(returns), block)
     ratios = [_resampled_ratios(x, starts, block) for x in (returns, others)]
-    gaps = ratios[0] - ratios[1]
-    gaps = gaps[np.isfinite(gaps)]
-    if not len(gaps):  # one of the two never moves and has no ratio
-        return Interval(math.nan, math.nan, math.nan)
-    low, high = np.percentile(gaps, [2.5, 97.5]) * math.sqrt(bars_per_year)
     difference = sharpe_ratio(returns, bars_per_year) - sharpe_ratio(others, bars_per_year)
-    return Interval(difference, float(low), float(high))
+    return _interval(ratios[0] - ratios[1], difference, bars_per_year)
+
+
+def _interval(resampled: Array, value: float, bars_per_year: float) -> Interval:
+    """The range of resamples per bar around a yearly value."""
+    known = resampled[np.isfinite(resampled)]
+    if not len(known):  # returns that never move have no ratio
+        return Interval(math.nan, math.nan, math.nan)
+    low, high = np.percentile(known, [2.5, 97.5]) * math.sqrt(bars_per_year)
+    return Interval(value, float(low), float(high))
+
+
+def _starts(count: int, block: int) -> Array:
+    """Where the blocks of each resample begin."""
+    return numpy_stream(0, "sharpe_difference").integers(count, size=(RESAMPLES, math.ceil(count / block)))
 
 
 def _resampled_ratios(returns: Array, starts: Array, block: int) -> Array:

@@ -56,8 +56,9 @@ class PortfolioVecEnv(MarketVecEnv):
         growth = price.double() / seen.price
         if self._status is not None:
             growth = torch.where(seen.price > 0, growth, 1.0)  # assets that are not listed yet have the price 0
-        cash, held = self.rebalance(cash, held * growth, weights, self.status_of(row + 1))
-        after, reward, value = self.finish(seen.value, state, rows, price, cash, held, held)
+        after = torch.empty_like(state)
+        cash, after[:, HELD:] = self.rebalance(cash, held * growth, weights, self.status_of(row + 1))
+        reward, value = self.finish(seen.value, state, after, rows, price, cash, after[:, HELD:])
         return after, reward, value < RUIN * state[:, START]
 
     def weights(self, action: Tensor, status: Tensor | None) -> Tensor:

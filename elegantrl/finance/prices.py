@@ -1,6 +1,7 @@
-"""Prices as one table, dates x assets x fields, that environments and processes share without copies.
+"""Prices as one table of dates, fields and assets that environments and processes share without copies.
 
 A table is complete: ``clean`` has sorted its dates and has filled or refused everything that is wrong with raw prices.
+The prices of a date lie side by side, because environments read them far more often than anything else.
 
 Axes: T dates, A assets, F fields.
 """
@@ -42,24 +43,24 @@ class PriceTable:
     dates: Array  # [T] datetime64[s], strictly increasing
     assets: tuple[str, ...]
     fields: tuple[str, ...]
-    values: Array  # [T, A, F] float32
+    values: Array  # [T, F, A] float32
     status: Array | None = None  # [T, A] int8: TRADED, HALTED or DELISTED; None if all are always traded
     turbulence: Array | None = None  # [T] float32, if known
 
     @cached_property
     def rows(self) -> Tensor:
-        """The values [T, A * F] as a tensor on the same memory."""
+        """The values [T, F * A] as a tensor on the same memory."""
         return torch.from_numpy(self.values.reshape(len(self.dates), -1))
 
     @property
     def close(self) -> Array:
-        return self.values[:, :, 0]
+        return self.values[:, 0]
 
     def field(self, name: str) -> Array:
         """One field [T, A]."""
         if name not in self.fields:
             raise ConfigError(f"the prices have no field {name!r}; {did_you_mean(name, self.fields)}")
-        return self.values[:, :, self.fields.index(name)]
+        return self.values[:, self.fields.index(name)]
 
     def select(self, assets: Sequence[str]) -> PriceTable:
         """The table of these assets alone, in this order."""
@@ -70,10 +71,9 @@ class PriceTable:
             raise ConfigError(f"assets={list(assets)} must name at least one asset, and each once")
         columns = [self.assets.index(name) for name in assets]
         status = None if self.status is None else self.status[:, columns]
+        values = np.ascontiguousarray(self.values[:, :, columns])
         # Turbulence depends on the choice of assets, so it is not kept.
-        return replace(
-            self, assets=tuple(assets), values=self.values[:, columns].copy(), status=status, turbulence=None
-        )
+        return replace(self, assets=tuple(assets), values=values, status=status, turbulence=None)
 
     def span(self, period: Period) -> tuple[int, int]:
         """The first and the last row within a period, both included."""
@@ -115,7 +115,11 @@ def load_table(folder: Path) -> PriceTable:
             if name in about["parts"]
         }
         dates = np.asarray(parts.pop("dates")).astype("datetime64[s]")
-        return PriceTable(dates, tuple(about["assets"]), tuple(about["fields"]), **parts)
+        table = PriceTable(dates, tuple(about["assets"]), tuple(about["fields"]), **parts)
+        expected = (len(table.dates), len(table.fields), len(table.assets))
+        if table.values.shape != expected:
+            raise ValueError(f"its values have the shape {table.values.shape} instead of {expected}")
+        return table
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{folder} does not hold a saved price table ({reason:.200})") from None
@@ -179,12 +183,12 @@ def clean(
     refuse_bad_prices(close, dates, assets, source)
     close, status = filled(close, dates, assets, source, max_gap)
     factors = split_factors(close, dates, assets, source, splits)
-    table = np.array(values, dtype=np.float32)  # a copy: the caller's values stay as they are
-    table[:, :, 0] = close * factors
+    table = np.empty((len(dates), len(order), len(assets)), dtype=np.float32)
+    table[:, 0] = close * factors
     for place, name in enumerate(order[1:], 1):
         scale = factors if name in ("open", "high", "low") else 1.0
         known = np.where(np.isnan(values[:, :, place]), 0.0 if name == "volume" else close, values[:, :, place])
-        table[:, :, place] = known * scale
+        table[:, place] = known * scale
     return PriceTable(dates, tuple(map(str, assets)), tuple(order), table, status)
 
 

@@ -30,6 +30,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("volatility", lambda r: number(r.performance.annual_volatility, ".1%")),
     ("max drawdown", lambda r: number(r.performance.max_drawdown, ".1%")),
     ("Sharpe", lambda r: number(r.performance.sharpe, ".2f")),
+    ("Sharpe, 95 %", lambda r: f"{number(r.sharpe.low, '.2f')} .. {number(r.sharpe.high, '.2f')}"),
     ("Sortino", lambda r: number(r.performance.sortino, ".2f")),
     ("Calmar", lambda r: number(r.performance.calmar, ".2f")),
     ("turnover per year", lambda r: number(r.yearly_turnover, ".1f")),
@@ -69,7 +70,7 @@ def facts(found: Backtest) -> str:
         "Sharpe ratio": number(row.performance.sharpe, ".2f"),
         "max drawdown": f"{row.performance.max_drawdown:.1%}",
         "costs paid": f"{row.costs:,.0f}",
-        "policies tried": f"{found.num_tried:,}",
+        "policies tried": f"{found.tried.policies:,}",
     }
     return (
         '<section class="facts">'
@@ -139,8 +140,9 @@ def notes(found: Backtest) -> str:
         " purchases and sales.",
         f"The intervals come from {RESAMPLES:,} resamples of blocks of {BLOCK} bars of both strategies at once. An"
         " interval that holds 0 means that this test period cannot tell the two apart.",
-        f"{found.num_runs} training runs gave {found.num_tried:,} policies among which the validation period chose. The"
-        " more are tried, the more of a good validation score is luck. The test period chose nothing.",
+        f"{found.tried.runs:,} training runs of {found.tried.configurations:,} configurations gave"
+        f" {found.tried.policies:,} policies among which the validation period chose. The more are tried, the more of a"
+        " good validation score is luck. The test period chose nothing.",
         f"Audit: with other prices after {', '.join(checked.cuts)}, everything up to these dates stayed the same bit"
         " for bit, features included. Value before = value after + costs holds to"
         f" {checked.accounting_error:.0e} of the value.",

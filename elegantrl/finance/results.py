@@ -17,10 +17,11 @@ from ..store.trained import TrainedPolicy
 from ..store.untrusted import check_env_kwargs
 from .audit import Audit, audit
 from .backtest import BASELINES, Decide, make_market_env, play, play_baseline, play_policy
-from .experiment import ENVS, Experiment, ExperimentConfig, load_experiment
+from .config import ENVS, ExperimentConfig
+from .experiment import Experiment, Tried, load_experiment
 from .ledger import Ledger, added, joined
 from .loaders import load_prices
-from .metrics import Interval, Performance, bars_per_year, performance, sharpe_difference
+from .metrics import Interval, Performance, bars_per_year, performance, sharpe_difference, sharpe_interval
 from .periods import Fold, make_folds
 from .prices import Period, PriceTable
 from .settings import MarketSettings
@@ -37,6 +38,7 @@ class Row:
     ledger: Ledger
     performance: Performance
     is_baseline: bool
+    sharpe: Interval
     against: Interval | None
     """Sharpe ratio of the main strategy minus that of this one; None for the main strategy itself."""
 
@@ -57,8 +59,7 @@ class Backtest:
     title: str
     rows: list[Row]
     audit: Audit
-    num_tried: int
-    num_runs: int
+    tried: Tried
     settings: dict[str, Any]
 
     @property
@@ -127,7 +128,7 @@ def of_experiment(experiment: Experiment, test: str | None = None, allow_import:
     checked = audit(lambda table: play_candidate(table, experiment.winner), raw, ledgers[0])
     settings = {**json.loads(json.dumps(config_values(config))), "folder": experiment.folder.name}
     title = f"{experiment.winner}, {config.kind}"
-    return compare(title, ledgers, baselines, checked, experiment.num_tried, len(experiment.trained), settings)
+    return compare(title, ledgers, baselines, checked, experiment.tried, settings)
 
 
 def config_values(config: ExperimentConfig) -> dict[str, Any]:
@@ -214,8 +215,7 @@ def of_run(folder: Path, test: str | None, allow_import: bool) -> Backtest:
         [ledger],
         baselines,
         audit(play_run, raw, ledger),
-        1,
-        1,
+        Tried(1, 1, 1),
         shown,
     )
 
@@ -228,8 +228,7 @@ def compare(
     ledgers: Sequence[Ledger],
     baselines: Sequence[Ledger],
     checked: Audit,
-    num_tried: int,
-    num_runs: int,
+    tried: Tried,
     settings: dict[str, Any],
 ) -> Backtest:
     """Figures of all ledgers; Sharpe ratios are compared with that of the first."""
@@ -239,8 +238,9 @@ def compare(
         bars = bars_per_year(ledger.dates)
         against = None if ledger is ledgers[0] else sharpe_difference(main, ledger.returns, bars)
         is_baseline = any(ledger is other for other in baselines)
-        rows.append(Row(ledger, performance(ledger.returns, bars), is_baseline, against))
-    return Backtest(title, rows, checked, num_tried, num_runs, settings)
+        figures, interval = performance(ledger.returns, bars), sharpe_interval(ledger.returns, bars)
+        rows.append(Row(ledger, figures, is_baseline, interval, against))
+    return Backtest(title, rows, checked, tried, settings)
 
 
 def as_json(found: Backtest) -> dict[str, Any]:
@@ -249,8 +249,7 @@ def as_json(found: Backtest) -> dict[str, Any]:
         "title": found.title,
         "from": str(found.main.ledger.dates[0]),
         "to": str(found.main.ledger.dates[-1]),
-        "policies_tried": found.num_tried,
-        "runs": found.num_runs,
+        "tried": found.tried._asdict(),
         "audit": {"look_ahead_checked_at": found.audit.cuts, "accounting_error": found.audit.accounting_error},
         "strategies": [
             {
@@ -259,6 +258,7 @@ def as_json(found: Backtest) -> dict[str, Any]:
                 **{name: _number(value) for name, value in row.performance._asdict().items()},
                 "yearly_turnover": _number(row.yearly_turnover),
                 "costs": _number(row.costs),
+                "sharpe_interval": [_number(x) for x in row.sharpe],
                 "sharpe_difference": None if row.against is None else [_number(x) for x in row.against],
             }
             for row in found.rows

@@ -57,9 +57,9 @@ class StockTradingVecEnv(MarketVecEnv):
             orders = torch.where(alarm.unsqueeze(1), -shares, orders)
         row = state[:, 0].long() + 1
         rows, price = self.rows_at(row)
-        money = price.double()
-        cash, shares = self.execute(cash, shares, orders, money, self.status_of(row))
-        after, reward, value = self.finish(seen.value, state, rows, price, cash, shares, shares * money)
+        exact, after = price.double(), torch.empty_like(state)
+        cash = self.execute(cash, shares, orders, exact, self.status_of(row), after[:, HELD:])
+        reward, value = self.finish(seen.value, state, after, rows, price, cash, after[:, HELD:] * exact)
         return after, reward, torch.zeros_like(value, dtype=torch.bool)
 
     def orders(self, action: Tensor, value: Tensor, price: Tensor) -> Tensor:
@@ -70,35 +70,40 @@ class StockTradingVecEnv(MarketVecEnv):
             shares = action * settings.max_shares
         else:
             size = (settings.max_trade * value).float().unsqueeze(1)
-            shares = (size / price.clamp_min(SMALLEST_PRICE)).mul_(action)
+            shares = (size / self.divisor(price)).mul_(action)
         if self._status is not None:
             shares = shares * (price > 0)  # what is not listed yet cannot be ordered
-        return shares.abs().floor_().copysign_(shares)  # towards zero; ``trunc`` takes several times as long
+        return shares.abs().floor_().mul_(action.sign()).double()  # towards zero; ``trunc`` takes twice as long
+
+    def divisor(self, price: Tensor) -> Tensor:
+        """Prices without zeros, which only assets that are not listed yet have."""
+        return price if self._status is None else price.clamp_min(SMALLEST_PRICE)
 
     def execute(
-        self, cash: Tensor, shares: Tensor, orders: Tensor, price: Tensor, status: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Cash and shares after the orders, by the rules of ``accounting.trade_shares``."""
+        self, cash: Tensor, shares: Tensor, orders: Tensor, price: Tensor, status: Tensor | None, out: Tensor
+    ) -> Tensor:
+        """The cash after the orders, by the rules of ``accounting.trade_shares``; writes the shares to ``out``."""
         cost = self.settings.cost
         if status is not None:
             orders = orders * (status == TRADED)
             gone = shares * (status == DELISTED)
             cash, shares = cash + (gone * price).sum(1), shares - gone
-        wanted = (shares + orders.double()).clamp_min_(0)
-        delta = wanted - shares
+        delta = torch.maximum(orders, -shares, out=orders)
         money = delta * price
-        total, turnover = money.sum(1), money.abs().sum(1)
-        left = cash - total - cost * turnover
+        total, sales = money.sum(1), money.clamp_max(0).sum(1)  # purchases + sales, which are negative; sales alone
+        # What is left is cash - total - cost * (purchases - sales), and purchases are total - sales.
+        rest = torch.add(cash, sales, alpha=2 * cost)
+        left = torch.add(rest, total, alpha=-1 - cost)
         short = left < 0
-        if self.device.type == "cpu" and not bool(short.any()):
-            return left, wanted
-        bought = (turnover + total) / 2
-        available = cash + (bought - total) * (1 - cost)
-        share = torch.where(short, available / (bought * (1 + cost)) * MARGIN, 1.0).unsqueeze(1)
-        buys = delta.relu()
-        delta = delta.sub_(buys).add_((buys * share).floor_())  # sales stay as they are
-        money = delta * price
-        return cash - money.sum(1) - cost * money.abs_().sum(1), shares + delta
+        if self.device.type != "cpu" or bool(short.any()):
+            available = torch.add(cash, sales, alpha=cost - 1)
+            share = torch.where(short, available / (total - sales) * (MARGIN / (1 + cost)), 1.0).unsqueeze(1)
+            # A purchase shrinks to whole shares. A sale stays as it is, because its shrunk size is not below it.
+            delta = torch.minimum(delta, torch.mul(delta, share, out=money).floor_())
+            total = torch.mul(delta, price, out=money).sum(1)
+            left = torch.add(rest, total, alpha=-1 - cost)
+        torch.add(shares, delta, out=out)
+        return left
 
 
 class StockTradingEnv(MarketEnv):

@@ -52,14 +52,14 @@ class PortfolioTeamVecEnv(PortfolioVecEnv):
         self._check_groups(assets)
         self.agent_names, self.num_agents = tuple(self.groups), len(self.groups)
         columns = [[assets.index(name) for name in members] for members in self.groups.values()]
-        widest, num_fields = max(map(len, columns)), self._num_fields
+        widest, num_fields = max(map(len, columns)), len(self.market.table.fields)
         place = {asset: (g, k) for g, group in enumerate(columns) for k, asset in enumerate(group)}
         # Where the number of each asset is in the actions of a lane [A].
         self._places = torch.tensor([place[a][0] * widest + place[a][1] for a in range(len(assets))])
         # Which columns of the whole observation an agent sees [G, ...]; one more column holds zeros.
         seen = []
         for group in columns:
-            own = [a * num_fields + f for a in group for f in range(num_fields)]
+            own = [f * self.num_assets + a for a in group for f in range(num_fields)]
             seen.append([*own, *([self.num_seen] * (widest * num_fields - len(own)))])
         self._columns = torch.tensor(seen)
         self.obs = Obs(Leaf((self.num_agents, len(seen[0]) + 1)), state=Leaf((self.num_seen,)))  # type: ignore[arg-type]
@@ -89,6 +89,6 @@ class PortfolioTeamVecEnv(PortfolioVecEnv):
     def shared_out(self, whole: Tensor) -> Obs:
         """What each agent sees of an observation of ``PortfolioVecEnv``, and all of it for the central value."""
         padded = torch.cat([whole, whole.new_zeros(len(whole), 1)], 1)
-        weights = whole[:, : self.num_assets * self._num_fields : self._num_fields]
+        weights = whole[:, : self.num_assets]
         cash = (1 - weights.sum(1))[:, None, None].expand(-1, len(self._columns), 1)
         return Obs(torch.cat([padded[:, self._columns.to(self.device)], cash], 2), state=whole)

@@ -275,7 +275,7 @@ def test_death_is_told_in_words(isolating: Executor, how: str, words: str) -> No
     pid = role.call("pid").result()
     first = role.call("echo", 1)
     if not isinstance(isolating, ProcessExecutor):
-        first.result()  # Ray sends an answer later than the role has given it, and loses it if the process ends meanwhile
+        first.result()  # Ray sends an answer some time after it was given, and loses it if the process ends before
     futures = [role.call("die", how), role.call("echo", 2)]
     assert first.result() == 1
     for future, method in zip(futures, ("die", "echo"), strict=True):

@@ -73,3 +73,19 @@ def test_desks_share_one_reward_and_gain_with_their_signals() -> None:
         assert (step.reward == step.reward[:, :1]).all()
         obs, total = step.obs, total + step.reward.sum(1)
     assert total.mean() > 10 and abs(module.equal_weights(256)) < 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "function", "names"),
+    [("stock_trading", "trade", {"ppo", "a2c"}), ("portfolio_sectors", "manage", {"mappo", "maddpg"})],
+)
+def test_an_example_of_trading_ends_in_a_report(tmp_path: Path, file: str, function: str, names: set[str]) -> None:
+    spec = importlib.util.spec_from_file_location(file, EXAMPLES / f"{file}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, function)(tmp_path / "out", max_steps=4096)
+    trained = {row.ledger.name.split()[0] for row in found.rows if not row.is_baseline}
+    assert names <= trained and found.audit.accounting_error < 1e-9
+    assert (tmp_path / "out" / "report.html").exists()

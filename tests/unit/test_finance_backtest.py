@@ -12,7 +12,7 @@ import empyrical
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markets import random_table, table_of
 
@@ -20,12 +20,20 @@ from elegantrl.cli.main import main
 from elegantrl.errors import ConfigError, SpecError
 from elegantrl.finance import PriceTable, load_prices, parse_period
 from elegantrl.finance.audit import audit, other_future, refuse_feature_lookahead, refuse_lookahead
-from elegantrl.finance.backtest import BASELINES, make_market_env, play, play_baseline, play_random, play_rule
+from elegantrl.finance.backtest import (
+    BASELINES,
+    make_market_env,
+    play,
+    play_baseline,
+    play_policy,
+    play_random,
+    play_rule,
+)
 from elegantrl.finance.baselines import RULES, View, least_variance, momentum
 from elegantrl.finance.experiment import ExperimentConfig, run_experiment
 from elegantrl.finance.features import FEATURES, with_features
 from elegantrl.finance.ledger import Ledger, joined
-from elegantrl.finance.metrics import bars_per_year, performance, sharpe_difference
+from elegantrl.finance.metrics import bars_per_year, performance, sharpe_difference, sharpe_interval
 from elegantrl.finance.periods import make_folds
 from elegantrl.finance.results import backtest
 from elegantrl.store.trained import TrainedPolicy
@@ -69,6 +77,9 @@ def test_the_interval_of_a_sharpe_difference() -> None:
     assert better.low > 0 and better.low < better.value < better.high
     noise = sharpe_difference(0.01 * stream.standard_normal(1500), market)
     assert noise.low < 0 < noise.high
+    alone = sharpe_interval(market + 0.001)
+    assert alone.value == pytest.approx(empyrical.sharpe_ratio(market + 0.001)) and alone.low < alone.value < alone.high
+    assert (alone.high - alone.low) / 3.92 == pytest.approx(np.sqrt(252 / 1500), rel=0.25)  # the usual standard error
     # Independent series of n days: the standard error of a difference of annual ratios is about sqrt(2 * 252 / n).
     assert (noise.high - noise.low) / 3.92 == pytest.approx(np.sqrt(2 * 252 / 1500), rel=0.25)
 
@@ -245,6 +256,32 @@ def test_nothing_of_the_test_period_reaches_training_and_choice(trained: Done, t
     assert (folder / "choice.json").read_text() == (tmp_path / "out" / "choice.json").read_text()
 
 
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(row=st.integers(215, 303))
+def test_no_observation_action_or_value_of_the_pipeline_depends_on_a_later_price(trained: Done, row: int) -> None:
+    """From raw prices through features, normaliser and policy to the account, at any day of the test period."""
+    table, folder = trained
+    policy = TrainedPolicy.load(folder / "runs" / "ppo_seed0", allow_import=True)
+
+    def play_all(prices: PriceTable) -> tuple[list[Any], Ledger]:
+        seen: list[Any] = []
+        env = make_market_env("stock", prices, SMALL["test"], {})
+
+        def decide(obs: Any) -> Any:
+            action = np.asarray(policy.act(obs))
+            seen.append(np.concatenate([obs, action]))
+            return action
+
+        return seen, play(env, decide, "ppo")
+
+    (ours, ledger), (theirs, other) = play_all(table), play_all(other_future(table, row))
+    known = int((ledger.dates <= table.dates[row]).sum())
+    assert 0 < known < len(ours)
+    assert all(np.array_equal(a, b) for a, b in zip(ours[:known], theirs[:known], strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(ours[known:], theirs[known:], strict=True))
+    assert np.array_equal(ledger.value[:known], other.value[:known])
+
+
 def test_a_report_with_everything_in_it(trained: Done, capsys: pytest.CaptureFixture[str]) -> None:
     _, folder = trained
     assert main(["backtest", str(folder)]) == 0
@@ -252,7 +289,8 @@ def test_a_report_with_everything_in_it(trained: Done, capsys: pytest.CaptureFix
     found = json.loads((folder / "metrics.json").read_text())
     names = [row["name"] for row in found["strategies"]]
     assert names == ["ppo ensemble", "ppo seed 0", "ppo seed 1", *BASELINES]
-    assert found["policies_tried"] == 4 and len(found["audit"]["look_ahead_checked_at"]) == 3
+    assert found["tried"] == {"runs": 2, "configurations": 1, "policies": 4}
+    assert len(found["audit"]["look_ahead_checked_at"]) == 3
     assert found["audit"]["accounting_error"] < 1e-12
     page = (folder / "report.html").read_text()
     assert page.count("<svg") == 5 and "<script" not in page and "http" not in page.replace("http-equiv", "")
@@ -299,6 +337,30 @@ def test_a_team_of_sectors_walks_forward(tmp_path: Path) -> None:
     assert found.audit.accounting_error < 1e-12
 
 
+def test_a_tournament_of_agents_is_decided_by_the_validation_period(tmp_path: Path) -> None:
+    """Two algorithms compete; what comes after the validation period changes nothing, and a resume trains nothing."""
+    table = random_table(9, bars=305)
+    table.save(tmp_path / "raw")
+    _, last = table.span(parse_period(SMALL["validate"]))
+    other_future(table, last).save(tmp_path / "other")
+    settings = {**SMALL, "agents": ("ppo", "a2c"), "max_steps": 256, "agent": {"horizon": 32}, "tournament": 2}
+    said: list[str] = []
+    config = ExperimentConfig(**settings, data=str(tmp_path / "raw"))
+    done = run_experiment(config, tmp_path / "out", say=said.append)
+    (won,) = done.trained
+    assert won.winner in ("ppo", "a2c") and said[0].startswith(f"tournament seed 0 won by {won.winner}: validation")
+    assert done.winner == "tournament" and done.tried == (4, 4, 4)
+    config = ExperimentConfig(**settings, data=str(tmp_path / "other"))
+    assert run_experiment(config, tmp_path / "again").trained == done.trained
+    config = ExperimentConfig(**settings, data=str(tmp_path / "raw"))
+    assert run_experiment(config, tmp_path / "out", resume=True).trained == done.trained
+    found = backtest(tmp_path / "out")
+    assert found.main.ledger.name == "tournament" and found.audit.accounting_error < 1e-12
+    champion = TrainedPolicy.load(tmp_path / "out" / won.folder, allow_import=True)
+    ledger = play_policy(make_market_env("stock", table, SMALL["validate"], {}), champion, "champion")
+    assert 100 * np.log(ledger.value[-1] / ledger.value[0]) == pytest.approx(won.validation, abs=1e-3)
+
+
 def test_walk_forward_trains_on_everything_before_each_test_year() -> None:
     table = load_prices("sp500")
     folds = make_folds("1990:2012", "2013:2016", "2017:2021", table, walk_forward=2)
@@ -319,6 +381,9 @@ def test_walk_forward_trains_on_everything_before_each_test_year() -> None:
         (["--env-kwargs", "cost=1.0"], "env.cost=1.0 is out of range"),
         (["--env-kwargs", "period=2020:2021"], "env.period follows from the periods"),
         (["--seeds", "0"], "seeds=0 is out of range"),
+        (["--tournament", "1"], "tournament=1 is out of range"),
+        (["--data", "no_close.csv"], "no_close.csv has no column 'close'; its columns are date, tic, open"),
+        (["--data", "nowhere.csv"], "there are no prices 'nowhere.csv'; check the path"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_nothing_is_written(
@@ -326,9 +391,12 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     sentence: str,
     trained: Done,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     _, folder = trained
+    monkeypatch.chdir(tmp_path)
+    Path("no_close.csv").write_text("date,tic,open\n2020-01-01,A,1\n2020-01-02,A,2\n")
     config = {name: SMALL[name] for name in ("train", "validate", "test")} | {"data": str(folder.parent / "raw")}
     base = [word for name, value in config.items() for word in (f"--{name}", value)]
     argv = ["finance", "train", "ppo", *base, "--episode-steps", "30", "--run-dir", str(tmp_path / "x"), *words]

@@ -83,6 +83,35 @@ def test_value_before_is_value_after_plus_costs(seed: int, cost: float, gaps: bo
             assert np.array_equal(info["held"], np.trunc(info["held"]))
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    cost=st.sampled_from([0.0, 0.001, 0.02]),
+    gaps=st.booleans(),
+    leverage=st.sampled_from([0.5, 1.0, 3.0]),
+)
+def test_short_positions_keep_the_limit_of_leverage(seed: int, cost: float, gaps: bool, leverage: float) -> None:
+    """Accounts are exact with short positions too. After trades all positions are within the leverage, but for those
+    that cannot be traded; an account whose value falls below a hundredth of its start ends."""
+    env = PortfolioEnv(random_table(seed, bars=60, gaps=gaps), cost=cost, short=True, leverage=leverage)
+    stream = np.random.default_rng(seed)
+    env.reset(seed=seed)
+    shorts = 0
+    for _ in range(59):
+        old_price, old_cash, old = env.price, env.cash, env.positions()
+        *_, terminated, _, info = env.step(stream.uniform(-1, 1, 4))
+        growth = np.where(old_price > 0, env.price / np.where(old_price > 0, old_price, 1), 1)
+        assert old_cash + (old * growth).sum() == pytest.approx(info["value"] + info["cost"], rel=1e-9, abs=1e-6)
+        status = env.market.table.status
+        tradable = np.ones(4, dtype=bool) if status is None else status[env.row] == 1
+        assert np.abs(info["held"][tradable]).sum() <= leverage * max(info["value"], 0) * (1 + 1e-9) + 1e-6
+        shorts += int((info["held"] < 0).any())
+        assert terminated == (info["value"] < 0.01 * 1e6)
+        if terminated:
+            break
+    assert shorts > 10 or terminated
+
+
 def test_tensor_lanes_keep_exact_accounts() -> None:
     """The same in float64 tensors, with thousands of lanes at once."""
     table = random_table(11, bars=80, gaps=True)
@@ -191,7 +220,7 @@ def test_a_team_gives_the_numbers_of_one_portfolio() -> None:
         assert torch.allclose(step.reward.sum(1), other.reward) and torch.equal(step.reward[:, 0], step.reward[:, 1])
         assert torch.equal(step.obs.state, other.obs)
     num_fields = len(team.market.table.fields)
-    assert torch.equal(obs.seen[:, 0, :num_fields], whole[:, 2 * num_fields : 3 * num_fields])  # S2 is its own asset
+    assert torch.equal(obs.seen[:, 0, :num_fields], whole[:, 2::4])  # S2 is its own asset
     assert (obs.seen[:, 0, num_fields:-1] == 0).all() and (obs.seen[:, :, -1] == 1).all()  # the rest of a row, and cash
     with pytest.raises(ConfigError, match="must name each asset of the prices once"):
         PortfolioTeamVecEnv(table, 1, groups={"a": ["S0"]})

@@ -30,7 +30,7 @@ def wide(**columns: list[float]) -> pd.DataFrame:
 def test_the_packaged_prices_are_those_of_skfolio() -> None:
     """Guards against: E11, prices that cannot be fetched."""
     table = load_prices("sp500")
-    assert table.values.shape == (8313, 20, 1) and table.values.dtype == np.float32
+    assert table.values.shape == (8313, 1, 20) and table.values.dtype == np.float32
     assert (str(table.dates[0])[:10], str(table.dates[-1])[:10]) == ("1990-01-02", "2022-12-28")
     assert table.assets[0] == "AAPL" and table.close[0, 0] == np.float32(0.264)
     assert load_prices("sp500") is table  # one copy
@@ -270,14 +270,15 @@ def test_turbulence(bars: dict[str, Any]) -> None:
 def test_features_are_bounded_and_do_not_depend_on_the_price_level() -> None:
     table = random_table(5)
     seen = with_features(table)
-    again = with_features(clean(table.dates, table.assets, table.fields, table.values * 64, splits="keep"))
+    dearer = table.values.transpose(0, 2, 1) * 64
+    again = with_features(clean(table.dates, table.assets, table.fields, dearer, splits="keep"))
     assert seen.fields == ("close", *FEATURES)
-    assert np.abs(seen.values[:, :, 1:]).max() <= 5 and np.isfinite(seen.values).all()
-    np.testing.assert_allclose(again.values[:, :, 1:], seen.values[:, :, 1:], atol=1e-4)
+    assert np.abs(seen.values[:, 1:]).max() <= 5 and np.isfinite(seen.values).all()
+    np.testing.assert_allclose(again.values[:, 1:], seen.values[:, 1:], atol=1e-4)
 
 
 def test_own_indicators_replace_the_usual_ones() -> None:
     table = from_arrays(np.full((40, 2), 10.0), np.full((40, 6), 1000.0))
     seen = with_features(table)
     assert seen.fields == ("close", "tech_0", "tech_1", "tech_2")
-    assert np.allclose(seen.values[:, :, 1:], 1)
+    assert np.allclose(seen.values[:, 1:], 1)
