@@ -3,8 +3,8 @@
     python benchmarks/helloworld.py                                   # all of them, hours on one core
     python benchmarks/helloworld.py discrete_on/1 continuous_off/1    # CartPole with PPO, Pendulum with SAC
 
-A run stops at its target or after its steps. Its score is the mean of 20 episodes of the policy that it kept, with
-seeds that training never used and without exploration. CPU seconds are its time on one core, evaluations included.
+A run stops at its target or after its steps. Its score is the mean of 100 episodes of its best policy, with seeds that
+training never used and without exploration. CPU seconds are its time on one core, evaluations included.
 Results accumulate in results/helloworld.json; a run is not repeated unless its settings changed.
 """
 
