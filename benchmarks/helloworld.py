@@ -75,16 +75,15 @@ def measure(demo: str, seed: int) -> None:
 
 def show(results: dict[str, Any]) -> None:
     """Print the table of docs/helloworld.md."""
-    print("| demo | agent | environment | at most | steps used | score per seed | bar | reached | CPU seconds |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| demo | agent, environment | at most | steps used | score per seed | bar | reached | CPU s |")
+    print("|---|---|---|---|---|---|---|---|")
     for demo, entry in sorted(results["runs"].items()):
         name, _, env_id = demo.partition("/")
         runs = [run for _, run in sorted(entry["seeds"].items(), key=lambda item: int(item[0]))]
         scores, steps = [run["mean_return"] for run in runs], [run["steps"] for run in runs]
         cells = (
             f"`{name} --env {env_id}`",
-            entry["agent"].removeprefix("Agent"),
-            entry["env"],
+            f"{entry['agent'].removeprefix('Agent')}, {entry['env']}",
             f"{entry['settings']['break_step']:,}",
             f"{min(steps):,} - {max(steps):,}",
             ", ".join(f"{score:.1f}" for score in scores),

@@ -169,7 +169,8 @@ class Evaluator:
         np.save(self.cwd / "recorder.npy", np.array(self.rows))
         draw_learning_curve(self.rows, f"{self.args.env_name}, {self.args.agent_class.__name__}", self.cwd)
         why = "reached its target" if self.solved else "used all of its steps"
-        print(f"It {why}. Its best policy returns {returns.mean():.1f} +- {returns.std():.1f} in new episodes.")
+        score = f"{returns.mean():.1f} +- {returns.std():.1f} in {len(returns)} new episodes"
+        print(f"It {why}. Its best policy returns {score}.")
         print(f"Its weights and the picture of its learning curve are in {self.cwd}")
         return Result(float(returns.mean()), float(returns.std()), agent.steps, seconds, str(self.cwd))
 

@@ -117,7 +117,7 @@ def test_command_line():
     text = run_python("-m", "elegantrl_helloworld.demo", "--help")
     assert "--seed" in text and "--steps" in text and "SAC  LunarLanderContinuous-v3" in text
     text = run_python("-m", "elegantrl_helloworld.demo", "discrete_on", "--steps", "600", "--seed", "3")
-    assert "in 20 new episodes" in text and Path("runs/CartPole-v1_AgentPPO_3/LearningCurve.jpg").is_file()
+    assert "in 100 new episodes" in text and Path("runs/CartPole-v1_AgentPPO_3/LearningCurve.jpg").is_file()
     text = run_python("-m", "elegantrl_helloworld.demo", "discrete_on", "--env", "3", code=2)
     assert "discrete_on has no environment 3; choose one of 1 (CartPole-v1), 2 (LunarLander-v3)" in text
 
