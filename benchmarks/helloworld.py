@@ -3,8 +3,8 @@
     python benchmarks/helloworld.py                                   # all of them, hours on one core
     python benchmarks/helloworld.py discrete_on/1 continuous_off/1    # CartPole with PPO, Pendulum with SAC
 
-A run stops at its target or after its steps. Its score is the mean of 20 episodes of the policy that it kept, with
-seeds that training never used and without exploration. CPU seconds are its time on one core, evaluations included.
+A run stops at its target or after its steps. Its score is the mean of 100 episodes of its best policy, with seeds that
+training never used and without exploration. CPU seconds are its time on one core, evaluations included.
 Results accumulate in results/helloworld.json; a run is not repeated unless its settings changed.
 """
 
@@ -75,16 +75,15 @@ def measure(demo: str, seed: int) -> None:
 
 def show(results: dict[str, Any]) -> None:
     """Print the table of docs/helloworld.md."""
-    print("| demo | agent | environment | at most | steps used | score per seed | bar | reached | CPU seconds |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| demo | agent, environment | at most | steps used | score per seed | bar | reached | CPU s |")
+    print("|---|---|---|---|---|---|---|---|")
     for demo, entry in sorted(results["runs"].items()):
         name, _, env_id = demo.partition("/")
         runs = [run for _, run in sorted(entry["seeds"].items(), key=lambda item: int(item[0]))]
         scores, steps = [run["mean_return"] for run in runs], [run["steps"] for run in runs]
         cells = (
             f"`{name} --env {env_id}`",
-            entry["agent"].removeprefix("Agent"),
-            entry["env"],
+            f"{entry['agent'].removeprefix('Agent')}, {entry['env']}",
             f"{entry['settings']['break_step']:,}",
             f"{min(steps):,} - {max(steps):,}",
             ", ".join(f"{score:.1f}" for score in scores),

@@ -283,9 +283,8 @@ class AgentPPO(AgentBase):
         return self.act.sample(state_NS)
 
     def env_action(self, action_N: Tensor) -> Tensor:
-        # A continuous action is stored as it was before tanh, and so is its log-density. The correction for tanh would
-        # be the same in the new and the old log-density of a stored action: it cancels in their ratio.
-        return action_N if self.args.if_discrete else action_N.tanh()
+        # A continuous action is stored as it was before clipping: that is the number whose log-density is known.
+        return action_N if self.args.if_discrete else action_N.clamp(-1, 1)
 
     @torch.no_grad()
     def get_advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:

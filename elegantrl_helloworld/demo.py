@@ -44,7 +44,7 @@ DEMOS: dict[str, tuple[Any, dict[int, tuple[str, dict]]]] = {
     "discrete_on": (AgentDiscretePPO, {
         1: ("CartPole-v1", {
             "gamma": 0.98, "lambda_gae_adv": 0.8, "learning_rate": 2e-3, "horizon_len": 32, "break_step": 100_000,
-            "eval_per_step": 5_000, "target_return": 490}),
+            "eval_per_step": 5_000, "eval_times": 20, "target_return": 490}),
         2: ("LunarLander-v3", LANDER_PPO),
     }),
     "continuous_off": (AgentSAC, {
@@ -62,8 +62,8 @@ DEMOS: dict[str, tuple[Any, dict[int, tuple[str, dict]]]] = {
     }),
     "continuous_on": (AgentPPO, {
         1: ("Pendulum-v1", {
-            "gamma": 0.9, "reward_scale": 0.1, "num_envs": 8, "horizon_len": 256, "batch_size": 128, "repeat_times": 10,
-            "lambda_entropy": 0.0, "break_step": 200_000, "eval_times": 20, "target_return": -155}),
+            "gamma": 0.97, "reward_scale": 0.1, "num_envs": 8, "horizon_len": 256, "batch_size": 128,
+            "repeat_times": 10, "lambda_entropy": 0.0, "break_step": 200_000, "eval_times": 20, "target_return": -155}),
         2: ("LunarLanderContinuous-v3", LANDER_PPO),
         3: ("BipedalWalker-v3", {
             "reward_scale": 0.1, "horizon_len": 512, "batch_size": 512, "learning_rate": 5e-4, "lambda_entropy": 0.0,

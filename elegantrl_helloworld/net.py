@@ -75,7 +75,7 @@ class ActorDiscretePPO(nn.Module):
 
 
 class ActorPPO(nn.Module):
-    """PPO: a Gaussian over raw actions; the environment receives tanh(raw action)."""
+    """PPO: a Gaussian over raw actions; the environment receives them clipped to [-1, 1]."""
 
     def __init__(self, net_dims: list[int], state_dim: int, action_dim: int):
         super().__init__()
@@ -83,7 +83,7 @@ class ActorPPO(nn.Module):
         self.log_std_A = nn.Parameter(torch.full((action_dim,), -0.5))
 
     def best_action(self, state_BS: Tensor) -> Tensor:
-        return self.net(state_BS).tanh()
+        return self.net(state_BS).clamp(-1, 1)
 
     def sample(self, state_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Random raw actions and their log-densities."""

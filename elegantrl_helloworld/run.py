@@ -61,6 +61,7 @@ class Config:
         self.target_return: float = facts.target_return  # stop when two evaluations in a row reach it
         self.eval_times = 8  # episodes per evaluation
         self.eval_per_step = 10_000  # steps between evaluations
+        self.test_times = 100  # episodes of the best policy at the end
         # the rest
         self.random_seed = 0
         self.gpu_id = -1  # -1: the CPU
@@ -82,7 +83,7 @@ Arguments = Config
 
 
 class Result(NamedTuple):
-    """The outcome of a run: the kept policy, played for 20 episodes with seeds that training never used."""
+    """The outcome of a run: the best policy, played for `test_times` episodes with seeds that training never used."""
 
     mean_return: float
     std_return: float
@@ -127,10 +128,10 @@ def get_returns(agent: AgentBase, env: GymEnv, seeds: range) -> np.ndarray:
 
 
 class Evaluator:
-    """Measures an agent from time to time, keeps its last or best policy and draws the learning curve.
+    """Measures an agent from time to time, keeps its best policy and draws the learning curve.
 
-    It writes into `cwd`: actor.pth (weights of that policy), recorder.npy (steps, seconds, mean and standard
-    deviation of returns, one row per evaluation) and LearningCurve.jpg.
+    It writes into `cwd`: actor.pth (weights of the policy with the best evaluation), recorder.npy (steps, seconds,
+    mean and standard deviation of returns, one row per evaluation) and LearningCurve.jpg.
     """
 
     def __init__(self, args: Config):
@@ -155,21 +156,21 @@ class Evaluator:
         exploring = np.mean(env.returns[-20:]) if env.returns else float("nan")
         print(f"{agent.steps:>10,} {seconds:>8.0f} {mean:>9.1f} {std:>7.1f} {exploring:>10.1f}"
               f" {losses[0]:>12.3f} {losses[1]:>11.3f}", flush=True)  # fmt: skip
-        # Twice in a row: one evaluation can be luck, and so can the best of many. A solved run keeps its last policy.
         self.solved = len(self.rows) > 1 and min(row[2] for row in self.rows[-2:]) >= self.args.target_return
-        if mean > self.best or self.solved:
-            self.best = max(mean, self.best)
+        if mean >= self.best:  # of equally good policies the latest
+            self.best = mean
             torch.save(agent.act.state_dict(), self.cwd / "actor.pth")
 
     def finish(self, agent: AgentBase) -> Result:
-        """Load the kept policy, test it on fresh episodes and save the record."""
+        """Load the best policy, test it on fresh episodes and save the record."""
         agent.act.load_state_dict(torch.load(self.cwd / "actor.pth", weights_only=True))
-        returns = get_returns(agent, self.env, range(500_000, 500_020))
+        returns = get_returns(agent, self.env, range(500_000, 500_000 + self.args.test_times))
         seconds = time.monotonic() - self.start
         np.save(self.cwd / "recorder.npy", np.array(self.rows))
         draw_learning_curve(self.rows, f"{self.args.env_name}, {self.args.agent_class.__name__}", self.cwd)
-        why = "reached its target, its last policy" if self.solved else "used all of its steps, its best policy"
-        print(f"It {why} returns {returns.mean():.1f} +- {returns.std():.1f} in 20 new episodes.")
+        why = "reached its target" if self.solved else "used all of its steps"
+        score = f"{returns.mean():.1f} +- {returns.std():.1f} in {len(returns)} new episodes"
+        print(f"It {why}. Its best policy returns {score}.")
         print(f"Its weights and the picture of its learning curve are in {self.cwd}")
         return Result(float(returns.mean()), float(returns.std()), agent.steps, seconds, str(self.cwd))
 

@@ -46,6 +46,7 @@ NOT_RUN = {
     "elegantrl bench": "measures for a minute",
     "elegantrl finance": "trains for minutes; tests/unit/test_finance_backtest.py",
     "elegantrl backtest": "needs such a training",
+    "curl": "needs a server; tests/unit/test_serve_requests.py",
     "docker": "needs a container engine",
     "export": "sets a variable of the shell",
     "kill": "needs a process",
@@ -57,6 +58,7 @@ NOT_RUN = {
     "python": "runs for minutes; examples and benchmarks have tests of their own",
     "python3": "makes a virtual environment",
     "ray": "starts a cluster",
+    "source": "changes the shell",
     "tensorboard": "serves until it is stopped",
 }
 """Programs, and commands of ours, that the pages show and the tests do not run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -14,6 +15,8 @@ BETTER = {
     "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",  # "is drawn from" is a relation, not the character on the keyboard
 }
 """What the converter writes, and what reads better."""
+PRIME = r"<msup>(<mi>[^<]*</mi>)<mi>(&#x02032;)</mi></msup>"
+"""A prime is raised by itself: as an exponent it becomes a dot in fonts without a glyph for that place."""
 
 
 def mathml(latex: str, display: str) -> str:
@@ -23,7 +26,7 @@ def mathml(latex: str, display: str) -> str:
         raise ExtensionError(f"latex2mathml cannot convert {latex!r}; write it without the unknown command")
     for theirs, ours in BETTER.items():
         text = text.replace(theirs, ours)
-    return text
+    return re.sub(PRIME, r'<mrow>\1<mo lspace="0" rspace="0">\2</mo></mrow>', text)
 
 
 def visit_inline(self: Any, node: nodes.math) -> None:

@@ -10,6 +10,7 @@ import math
 import os
 import uuid
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,11 +74,23 @@ def record(
         check_path(Path(out))  # before anything is loaded
     policy = run if isinstance(run, TrainedPolicy) else TrainedPolicy.load(run, allow_import)
     path = policy.folder / DEMO_FILES[not can_write_mp4()] if out is None else Path(out)
-    with Stage(policy, env) as stage:
+    with without_display(), Stage(policy, env) as stage:
         film = Film(stage, episodes, seed)
         write = write_gif if path.suffix.lower() == ".gif" else write_mp4
         write_video(write, path, film.frames(), stage.fps)
     return Video(path, tuple(film.returns), film.num_frames)
+
+
+@contextmanager
+def without_display() -> Iterator[None]:
+    """Draw in memory: SDL, which many environments use, need not look for a screen and warn if there is none."""
+    name, before = "SDL_VIDEODRIVER", os.environ.get("SDL_VIDEODRIVER")
+    os.environ.setdefault(name, "dummy")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
 
 
 def can_write_mp4() -> bool:

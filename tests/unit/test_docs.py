@@ -37,6 +37,19 @@ def test_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Monk
     pages.run_page(page, module)
 
 
+def test_the_first_steps_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages.shrink(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    (block,) = (block for block in pages.blocks_of("../README.md") if "elegantrl export runs/first" in block.text)
+    commands = pages.commands_of(block)
+    assert len(commands) + 2 < 10  # a clone and the installation come before them
+    for words in commands:
+        if not pages.not_run(words):
+            pages.run_command(words, block)
+    assert {"report.html", "policy.onnx"} <= {path.name for path in tmp_path.iterdir()}
+    assert any(Path("runs/first").glob("demo.*"))
+
+
 SKIPPED = [block for page in PAGES for block in pages.blocks_of(page) if block.skipped]
 
 

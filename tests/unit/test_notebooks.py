@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,6 +37,21 @@ def test_begins_with_a_title_and_an_install_cell(source: Path) -> None:
     assert title.cell_type == "markdown" and title.source.startswith("# ")
     assert install.cell_type == "code" and "google.colab" in install.source
     assert rest and all(cell.cell_type in ("markdown", "code") for cell in rest)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_the_install_cell_asks_for_the_address(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Colab; the repository has no address of its own to put there."""
+    cell = read(source).cells[1].source
+    commands: list[list[str]] = []
+    monkeypatch.setattr("subprocess.check_call", commands.append)
+    exec(cell, {})
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    with pytest.raises(ValueError, match="REPOSITORY is empty: write the address"):
+        exec(cell, {})
+    assert commands == []
+    exec(cell.replace('REPOSITORY = ""', 'REPOSITORY = "https://example.org/us"'), {})
+    assert len(commands) == 1 and commands[0][-1].endswith(" @ git+https://example.org/us")
 
 
 @pytest.mark.timeout(900)

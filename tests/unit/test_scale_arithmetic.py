@@ -28,7 +28,7 @@ def test_a_population() -> None:
 
 
 def test_the_page_shows_what_the_script_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text().replace("\\\n", "")
     match = re.search(r"scale_arithmetic\.py( --.*)?$", page, re.MULTILINE)
     assert match is not None
     words = (match[1] or "").split()

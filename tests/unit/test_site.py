@@ -6,6 +6,7 @@ There is no network here: links to other sites are only checked for their form.
 from __future__ import annotations
 
 import importlib.util
+import re
 import warnings
 from collections import defaultdict
 from functools import cached_property
@@ -15,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import elegantrl
 from elegantrl.registry import agent_names
 from tests.pages import DOCS, blocks_of
 
@@ -117,6 +119,12 @@ def test_every_agent_has_a_page_with_its_settings() -> None:
     for name in agent_names():
         page = ON_THE_PAGE_OF.get(name, name)
         assert f"{{settings}} {page}" in shown[page]
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS / "api").glob("*.md"))
+    shown = set(re.findall(r"^\.\. auto(?:class|function):: elegantrl\.(\w+)(?:\(\))?$", text, re.M))
+    assert {*elegantrl._MODULES, "train"} - {"ElegantRLError"} <= shown  # the errors are a table
 
 
 def test_figures_are_those_of_the_script(tmp_path: Path) -> None:

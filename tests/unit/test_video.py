@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from elegantrl.envs import make_env
 from elegantrl.envs.tensor.drawing import PAPER, Canvas
 from elegantrl.errors import ConfigError
 from elegantrl.report import video as video_module
-from elegantrl.report.video import check_path, record
+from elegantrl.report.video import check_path, record, without_display
 from elegantrl.runtime.run import RunResult
 
 Run = Callable[..., RunResult]
@@ -60,6 +61,16 @@ def test_an_episode_is_recorded_as_mp4(run_quietly: Run, tmp_path: Path) -> None
     assert re.search(r"Video: h264.*600x400.* 50 fps", about), about
     frames, _ = ffmpeg.count_frames_and_secs(str(video.path))
     assert frames == video.num_frames + 25  # the last picture stays for half a second
+
+
+@pytest.mark.parametrize("driver", [None, "x11"])
+def test_the_screen_is_not_used_and_not_changed(monkeypatch: pytest.MonkeyPatch, driver: str | None) -> None:
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    if driver is not None:
+        monkeypatch.setenv("SDL_VIDEODRIVER", driver)
+    with without_display():
+        assert os.environ["SDL_VIDEODRIVER"] == (driver or "dummy")
+    assert os.environ.get("SDL_VIDEODRIVER") == driver
 
 
 def test_an_odd_size_is_made_even() -> None:
