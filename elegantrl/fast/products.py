@@ -23,8 +23,8 @@ def are_faster() -> bool:
     """Whether large products are left to oneDNN: a property of the machine, so that equal runs use equal kernels."""
     return (
         torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and torch.backends.mkl.is_available()
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and vendor() == "AuthenticAMD"
     )
 

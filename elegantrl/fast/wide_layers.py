@@ -31,7 +31,7 @@ class ByOneDNN(Gradients):
         """The parameters to differentiate for; autograd cannot tell a function of ours which of them it needs."""
         for layer in agent.modules():
             if type(layer) is nn.Linear and layer.bias is not None:
-                layer.forward = partial(self.linear, layer)
+                layer.forward = partial(self.linear, layer)  # type: ignore[method-assign]
             elif type(layer) is EnsembleLinear:
                 layer.subset = partial(self.ensemble, layer)  # type: ignore[method-assign]
 
@@ -51,7 +51,7 @@ class ByOneDNN(Gradients):
         if not torch.is_grad_enabled():
             return onednn(x, weight, bias)
         weight, bias = (p if id(p) in self.wanted else p.detach() for p in (weight, bias))  # type: ignore[assignment]
-        y: Tensor = LinearProduct.apply(x, weight, bias)
+        y: Tensor = LinearProduct.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return y
 
     def ensemble(self, layer: EnsembleLinear, members: Members, x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class ByOneDNN(Gradients):
             return torch.baddbmm(bias, x, weight)
         if id(layer.weight) not in self.wanted:
             weight, bias = weight.detach(), bias.detach()
-        y: Tensor = EnsembleProduct.apply(x, weight, bias)
+        y: Tensor = EnsembleProduct.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return y
 
 

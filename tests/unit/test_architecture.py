@@ -90,6 +90,11 @@ def layer(unit: str) -> int:
     return index
 
 
+def test_no_file_is_too_long_to_read_at_once() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in FILES}
+    assert {name: length for name, length in lengths.items() if length > 350} == {}
+
+
 def test_every_unit_has_a_layer() -> None:
     known = set().union(*LAYERS)
     assert {unit_of(path) for path in FILES} <= known
