@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 from .. import tree
 from ..errors import ConfigError
 from ..tree import Tree
-from ..types import EnvSpec, Leaf, Rollout, State, Transition, from_state, to_state
+from ..types import EnvSpec, Leaf, Rollout, State, Transition, from_state, mask_of, to_state
 from .frames import FrameRing, bytes_per_transition
 
 FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
@@ -42,10 +42,10 @@ class ReplayBuffer:
                 f"agent.buffer_size={capacity} holds not even one row of env.num_envs={spec.num_envs}; raise it"
             )
         lead, owner = (self.num_rows, spec.num_envs), f"agent.buffer_size={capacity}"
-        pictures = [leaf for leaf in tree.leaves(spec.obs) if leaf.is_picture]
+        self.is_picture = picture_flags(spec.obs)
+        pictures = self._pictures_of(spec.obs)
         extra_bytes = self.extra_bytes + sum(map(bytes_per_transition, pictures))
-        self.leaves = spec.obs
-        plain = replace(spec, obs=without_pictures(spec.obs, spec.obs))
+        plain = replace(spec, obs=without_pictures(self.is_picture, spec.obs))
         ring = allocate(row_leaves(plain), lead, owner, spec.name, device, extra_bytes)
         self.pictures = [FrameRing(leaf, *lead, device) for leaf in pictures]
         self.obs, self.action, self.reward, self.terminated, self.truncated, self.next_obs = ring
@@ -66,7 +66,7 @@ class ReplayBuffer:
         first = min(num_new, self.num_rows - self.head)  # rows that fit before the ring wraps
         if self.pictures:
             self._add_pictures(rollout, num_new)
-            obs, next_obs = (without_pictures(self.leaves, part) for part in (rollout.obs, rollout.next_obs))
+            obs, next_obs = (without_pictures(self.is_picture, part) for part in (rollout.obs, rollout.next_obs))
             rollout = rollout._replace(obs=obs, next_obs=next_obs)
         for name in FIELDS:
             for ring, new in zip(tree.leaves(getattr(self, name)), tree.leaves(getattr(rollout, name)), strict=True):
@@ -82,12 +82,14 @@ class ReplayBuffer:
         row_T = torch.arange(self.head, self.head + num_new, device=self.reward.device) % self.num_rows
         filled = min(self.filled + num_new, self.num_rows)
         oldest_row = (self.head + num_new - filled) % self.num_rows
-        parts = [
-            [x for leaf, x in zip(tree.leaves(self.leaves), tree.leaves(part), strict=True) if leaf.is_picture]
-            for part in (rollout.obs, rollout.next_obs)
-        ]
+        parts = map(self._pictures_of, (rollout.obs, rollout.next_obs))
         for picture, obs, next_obs in zip(self.pictures, *parts, strict=True):
             picture.add(obs[-num_new:], next_obs[-num_new:], row_T, oldest_row)
+
+    def _pictures_of(self, obs: Tree) -> list[Any]:
+        """The pictures among the leaves of an observation, or of its specification."""
+        pairs = zip(tree.leaves(self.is_picture), tree.leaves(obs), strict=True)
+        return [leaf for is_picture, leaf in pairs if is_picture]
 
     def sample(self, batch_size: int, gamma: Tensor, n_step: int, generator: Generator) -> Transition:
         """A uniform minibatch of n-step transitions."""
@@ -132,7 +134,7 @@ class ReplayBuffer:
         if not self.pictures:
             return plain
         pictures = iter([read(picture, place_B) for picture in self.pictures])
-        return tree.map_leaves(lambda leaf, x: next(pictures) if leaf.is_picture else x, self.leaves, plain)
+        return tree.map_leaves(lambda is_picture, x: next(pictures) if is_picture else x, self.is_picture, plain)
 
     def oldest_place(self) -> int:
         """The place of the oldest row's first transition."""
@@ -166,9 +168,16 @@ class ReplayBuffer:
         return torch.arange(self.head - self.filled, self.head, device=self.reward.device) % self.num_rows
 
 
-def without_pictures(leaves: Tree, parts: Tree) -> Tree:
-    """The tree ``parts`` with None in place of the pictures among ``leaves``."""
-    return tree.map_leaves(lambda leaf, part: None if leaf.is_picture else part, leaves, parts)
+def picture_flags(obs: Tree) -> Tree:
+    """Whether each leaf of an observation is a picture. The mask of a team has two axes too, but is none: it is small,
+    and to find out which masks are new would wait for the device."""
+    flags = tree.map_leaves(lambda leaf: leaf.is_picture, obs)
+    return flags._replace(mask=False) if mask_of(obs) is not None else flags
+
+
+def without_pictures(is_picture: Tree, parts: Tree) -> Tree:
+    """The tree ``parts`` with None in place of the pictures that the flags ``is_picture`` name."""
+    return tree.map_leaves(lambda flag, part: None if flag else part, is_picture, parts)
 
 
 def row_leaves(spec: EnvSpec) -> tuple[Tree, ...]:

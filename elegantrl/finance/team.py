@@ -46,6 +46,7 @@ class PortfolioTeamVecEnv(PortfolioVecEnv):
     ) -> None:
         self.groups = {name: tuple(members) for name, members in (groups or SECTORS).items()}
         super().__init__(data, num_envs, device, **settings)
+        self._places, self._columns = self._places.to(self.device), self._columns.to(self.device)
 
     def set_spaces(self) -> None:
         assets = list(self.market.table.assets)
@@ -83,7 +84,7 @@ class PortfolioTeamVecEnv(PortfolioVecEnv):
 
     def joined(self, action: Tensor) -> Tensor:
         """The actions of a team [N, G, K] as one action of ``PortfolioVecEnv``."""
-        numbers = action.flatten(1)[:, self._places.to(self.device)]
+        numbers = action.flatten(1)[:, self._places]
         return numbers if self.settings.short else torch.cat([numbers, numbers.new_zeros(len(numbers), 1)], 1)
 
     def shared_out(self, whole: Tensor) -> Obs:
@@ -91,4 +92,4 @@ class PortfolioTeamVecEnv(PortfolioVecEnv):
         padded = torch.cat([whole, whole.new_zeros(len(whole), 1)], 1)
         weights = whole[:, : self.num_assets]
         cash = (1 - weights.sum(1))[:, None, None].expand(-1, len(self._columns), 1)
-        return Obs(torch.cat([padded[:, self._columns.to(self.device)], cash], 2), state=whole)
+        return Obs(torch.cat([padded[:, self._columns], cash], 2), state=whole)

@@ -166,3 +166,18 @@ def test_a_ring_that_does_not_fit_is_refused_before_it_is_allocated(monkeypatch:
     leaf = Leaf((4, 84, 84), "uint8", stack=4)
     with pytest.raises(ConfigError, match=r"agent.buffer_size=100000 needs 0.8 GB for Atari, 0.7 GB are free"):
         ReplayBuffer(100_000, EnvSpec("Atari", leaf, ActionSpec(choices=(6,)), 8), CPU)
+
+
+def test_the_mask_of_a_team_is_no_picture() -> None:
+    mask: Any = Leaf((3, 4), "bool")
+    spec = EnvSpec("Team", Obs(Leaf((3, 2)), mask), ActionSpec(choices=(4,)), 2, num_agents=3)
+    ring = ReplayBuffer(8, spec, CPU)
+    assert not ring.pictures
+    masks = torch.rand(2, 6, 2, 3, 4) < 0.5
+    seen = torch.randn(2, 6, 2, 3, 2)
+    flags = torch.zeros(6, 2, dtype=torch.bool)
+    action, reward = torch.zeros(6, 2, 3, dtype=torch.int64), torch.zeros(6, 2, 3)
+    ring.add(Rollout(Obs(seen[0], masks[0]), action, reward, flags, flags, Obs(seen[1], masks[1])))
+    batch = ring.gather(torch.arange(8), GAMMA, 1)  # the newest four rows of two lanes
+    assert torch.equal(batch.obs.mask, masks[0, 2:].flatten(0, 1))
+    assert torch.equal(batch.next_obs.mask, masks[1, 2:].flatten(0, 1))
