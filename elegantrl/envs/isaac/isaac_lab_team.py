@@ -50,12 +50,12 @@ class IsaacLabTeamVecEnv(SimulatorVecEnv):
         with self._calls(0):
             sample, state = self._begin(0), self._state()
         sizes = [sample[agent].reshape(base.num_envs, -1).shape[1] for agent in self._agents]
-        self._width, self._sizes, self._name = max(sizes), sizes, name
-        seen, parts = Leaf((len(sizes), self._width)), [None, None]
-        if self._mask is not None:
-            parts[0] = Leaf(tuple(self._mask.shape[1:]), "bool")  # type: ignore[call-overload]
-        if state is not None:
-            parts[1] = Leaf((state.shape[1],))  # type: ignore[call-overload]
+        self._width, self._name = max(sizes), name
+        seen = Leaf((len(sizes), self._width))
+        parts: list[Any] = [
+            None if self._mask is None else Leaf(tuple(self._mask.shape[1:]), "bool"),
+            None if state is None else Leaf((state.shape[1],)),
+        ]
         shown = [(agent, as_space(base.observation_spaces[agent])) for agent in self._agents]
         self.spec = EnvSpec(
             name=name,
