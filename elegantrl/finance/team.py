@@ -35,6 +35,8 @@ class PortfolioTeamVecEnv(PortfolioVecEnv):
     """
 
     name = "PortfolioTeam"
+    _places: Tensor
+    _columns: Tensor
 
     def __init__(
         self,
