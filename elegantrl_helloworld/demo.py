@@ -36,10 +36,10 @@ LANDER_PPO = {
 DEMOS: dict[str, tuple[Any, dict[int, tuple[str, dict]]]] = {
     "discrete_off": (AgentDQN, {
         1: ("CartPole-v1", {
-            "learning_rate": 1e-3, "soft_update_tau": 0.01, "break_step": 100_000, "target_return": 490}),
+            "gamma": 0.98, "break_step": 150_000, "eval_per_step": 5_000, "eval_times": 20, "target_return": 490}),
         2: ("LunarLander-v3", {
-            "num_envs": 8, "horizon_len": 8, "reward_scale": 0.1, "explore_steps": 40_000, "break_step": 300_000,
-            "eval_per_step": 20_000, "target_return": 230}),
+            "num_envs": 8, "horizon_len": 8, "reward_scale": 0.1, "explore_steps": 40_000, "break_step": 500_000,
+            "eval_per_step": 20_000, "eval_times": 20, "target_return": 230}),
     }),
     "discrete_on": (AgentDiscretePPO, {
         1: ("CartPole-v1", {

@@ -93,6 +93,8 @@ def make_lane(spec: Any, kwargs: dict[str, Any], training: bool) -> gym.Env[Any,
     env = gym.make(spec, disable_env_checker=True, **kwargs)
     if root == "minatar":
         return ForgetsAction(env)
+    if root == "pybullet_envs_gymnasium":
+        env.reset(seed=0)  # the first step after its first reset has another reward than after all others
     return without_text(env, spec.id) if root == "minigrid" else env
 
 
