@@ -5,12 +5,14 @@
 # fake with the interface of Isaac Lab, which runs anywhere; with the real one only the function `make_task` changes.
 
 # %%
-# On Colab: install from the repository that you cloned this notebook from. Elsewhere nothing happens here.
+# Only on Colab: write the address of the repository that this notebook comes from. Elsewhere nothing happens here.
 import subprocess
 import sys
 
-REPOSITORY = "https://github.com/OWNER/elegantrl"
+REPOSITORY = ""  # https://...
 if "google.colab" in sys.modules:
+    if not REPOSITORY:
+        raise ValueError("REPOSITORY is empty: write the address from which you cloned elegantrl")
     subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", f"elegantrl @ git+{REPOSITORY}"])
 
 # %%

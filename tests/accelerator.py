@@ -16,7 +16,8 @@ What is substituted, because a CPU build of torch has none of it:
 
 - The device is ``meta`` and not ``cuda``: indexing a fake CUDA tensor asks for CUDA's device guard, which is missing.
 - ``torch.Generator(device=...)`` is a CPU generator that names the accelerator as its device; it draws for the twins.
-- ``torch.tensor(..., device=...)`` is made on the CPU and copied: on ``meta`` torch would drop its values.
+- ``torch.tensor(..., device=...)`` is made on the CPU and copied, and so is a list as an index: on ``meta`` torch would
+  drop their values.
 - The kernel of Adam has no fake version: its operands are checked, and it runs on the twins only.
 """
 
@@ -56,6 +57,7 @@ SHAPED_BY_DEVICE = {aten._embedding_bag.default, aten._embedding_bag_forward_onl
 """Operations with results besides the first, for their gradients, whose shapes differ between devices."""
 TRANSFERS = {Tensor.copy_, Tensor.to, Tensor.cpu, Tensor.data.__set__, Tensor.type_as}
 """Python calls in which tensors of two devices may meet."""
+ITEMS = {Tensor.__getitem__, Tensor.__setitem__}
 
 Kind = Literal["upload", "read"]
 
@@ -172,6 +174,8 @@ class Operations(TorchDispatchMode):
                 return made
         self.check(func, args, kwargs)
         with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+            if func is aten.view.default:
+                lay_out_twin(args[0])
             real_args, real_kwargs = mapped(on_host, (args, kwargs))
             real = func(*real_args, **real_kwargs)
         result = self.pretend(func, args, kwargs, real)
@@ -180,16 +184,8 @@ class Operations(TorchDispatchMode):
         for fake, twin in zip(parts(result), parts(real), strict=True):
             if isinstance(fake, FakeTensor):
                 assert fake.shape == twin.shape or func in SHAPED_BY_DEVICE, func
-                fake.twin = self.laid_out(func, fake, twin)  # type: ignore[attr-defined]
+                fake.twin = twin  # type: ignore[attr-defined]
         return result
-
-    def laid_out(self, func: Any, fake: Tensor, twin: Tensor) -> Tensor:
-        """``twin`` in the memory layout of ``fake``, on which later views depend; a CPU's kernel may choose another."""
-        is_new = all(x.alias_info is None for x in func._schema.returns)
-        if not is_new or fake.shape != twin.shape or fake.stride() == twin.stride():
-            return twin
-        with _disable_current_modes():
-            return torch.empty_strided(fake.shape, fake.stride(), dtype=twin.dtype).copy_(twin)
 
     def enter(self, x: Any) -> Any:
         """A fake tensor for an ordinary one, such as a NumPy array's; other arguments as they are."""
@@ -204,6 +200,8 @@ class Operations(TorchDispatchMode):
     def check(self, func: Any, args: Any, kwargs: Any) -> None:
         tensors = [x for x in parts((args, kwargs)) if isinstance(x, Tensor)]
         on_device = [is_accelerator(x.device) for x in tensors]
+        if not tensors:
+            return
         if func in COPIES:
             target = kwargs.get("device") or tensors[0].device
             source = tensors[-1].device
@@ -233,6 +231,12 @@ def made_on(device: torch.device, like: Any) -> Any:
     if not isinstance(like, Tensor):
         return like
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
+
+
+def lay_out_twin(x: Any) -> None:
+    """Give the twin the memory layout of the fake tensor; a kernel of a CPU may have chosen one that allows no view."""
+    if x.stride() != x.twin.stride():
+        x.twin = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x.twin)
 
 
 def mapped(f: Callable[[Any], Any], tree: Any) -> Any:
@@ -271,6 +275,8 @@ class Calls(TorchFunctionMode):
             return substitute(self.owner, *args, **kwargs)
         if func not in TRANSFERS and getattr(func, "__name__", "") != "__get__":  # which reads an attribute
             self.check(func, args, kwargs)
+        if func in ITEMS:
+            args = (args[0], index_on(args[0].device, args[1]), *args[2:])
         return func(*args, **kwargs)
 
     def check(self, func: Any, args: Any, kwargs: Any) -> None:
@@ -294,6 +300,13 @@ def make_on_host(make: Any, owner: Accelerator, *args: Any, device: Any = None, 
         args = mapped(lambda x: x.item() if isinstance(x, Tensor) else x, args)  # numbers of the device are read
     made: Tensor = make(*args, **kwargs)
     return made if device is None else made.to(device)
+
+
+def index_on(device: torch.device, index: Any) -> Any:
+    """An index in which lists are tensors."""
+    if isinstance(index, tuple):
+        return tuple(index_on(device, part) for part in index)
+    return torch.tensor(index).to(device) if isinstance(index, list) else index
 
 
 def set_data(owner: Accelerator, x: FakeTensor, value: FakeTensor) -> None:

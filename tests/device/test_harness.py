@@ -46,6 +46,8 @@ UPLOADS: dict[str, Planted] = {
     "to": lambda x: torch.arange(3).to(x.device),
     "copy": lambda x: torch.empty_like(x[0]).copy_(torch.ones(3)),
     "an array": lambda x: torch.from_numpy(np.ones(3)).to(x.device),
+    "a list as an index": lambda x: x[:, [0, 1]],
+    "written to a list of rows": lambda x: x.clone().__setitem__([0, 1], 2.0),
 }
 MIXED: dict[str, Planted] = {
     "product": lambda x: x * torch.ones(3),
@@ -53,7 +55,6 @@ MIXED: dict[str, Planted] = {
     "where": lambda x: torch.where(x > 0, x, torch.zeros(3)),
     "cat": lambda x: torch.cat([x, torch.zeros(1, 3)]),
     "index": lambda x: x[torch.tensor([0, 1])],
-    "a list as an index": lambda x: x[[0, 1]],
     "written": lambda x: x.index_copy(0, torch.tensor([0]), x[:1]),
     "generator of the host": lambda x: torch.rand(3, device=x.device, generator=torch.Generator()),
     "generator of the host, in place": lambda x: torch.empty_like(x).normal_(generator=torch.Generator()),

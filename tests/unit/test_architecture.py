@@ -239,11 +239,14 @@ def test_the_package_imports_without_its_extras() -> None:
 
 
 HELPERS = {
+    "accelerator.py",
+    "cases.py",
     "choosing.py",
     "conftest.py",
     "deployed.py",
     "episode_games.py",
     "golden.py",
+    "listed.py",
     "markets.py",
     "names.py",
     "pages.py",
