@@ -25,6 +25,19 @@ def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "are_faster", lambda: True)
 
 
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"vendor_id": "AuthenticAMD", "cpu family": "26"}, True),
+        ({"vendor_id": "AuthenticAMD", "cpu family": "25"}, False),  # Zen 4 splits wide vectors
+        ({"vendor_id": "GenuineIntel", "cpu family": "26"}, False),
+        ({}, False),  # no Linux
+    ],
+)
+def test_only_zen_5_gains(facts: dict[str, str], expected: bool) -> None:
+    assert products.is_zen_5(facts) is expected
+
+
 @pytest.mark.parametrize("shape", [(64, 128, 256), (256, 23, 256), (2048, 64, 64), (7, 5, 3)])
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_a_product_equals_that_of_torch(shape: tuple[int, int, int], is_transposed: bool) -> None:
