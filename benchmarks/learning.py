@@ -114,6 +114,7 @@ TASKS = [
     Task("d3qn", "LunarLander-v3", 200, 300_000, 3),
     Task("sac", "MountainCarContinuous-v0", 90, 50_000, 3),
     Task("sac", "LunarLanderContinuous-v3", 200, 300_000, 3),
+    Task("mod_sac", "LunarLanderContinuous-v3", 200, 300_000, 3),
     Task("td3", "LunarLanderContinuous-v3", 200, 300_000, 3),
     Task("ppo", "Hopper-v5", 2300, 1_000_000, 3),
     Task("a2c", "Pendulum-v1", -200, 1_000_000, 3),
