@@ -102,8 +102,9 @@ def environment() -> dict[str, Any]:
 def write_json(name: str, data: dict[str, Any]) -> Path:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / name
-    path.write_text(json.dumps(data, indent=1) + "\n")
-    return path
+    written = path.with_suffix(f".{os.getpid()}.tmp")
+    written.write_text(json.dumps(data, indent=1) + "\n")
+    return written.replace(path)  # at once: a benchmark beside this one never reads half of it
 
 
 def _cpu_model() -> str:

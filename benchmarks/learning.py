@@ -3,28 +3,33 @@
     python benchmarks/learning.py                          # everything that is not in the results yet
     python benchmarks/learning.py --only ppo/CartPole-v1   # one pair
     python benchmarks/learning.py --fresh                  # forget earlier results first
+    python benchmarks/learning.py --only ppo/CartPole-v1 --seeds 2   # one run, and no document
     python benchmarks/learning.py --table                  # no runs: write docs/results.md and draw the curves
 
 A run trains in a folder of its own, then `elegantrl eval` scores its best policy over 20 episodes with seeds that
 training never saw. Results accumulate in results/learning.json after every run. An interrupted benchmark goes on where
-it stopped, the run in progress from its newest commit (unfinished/), and two that run different pairs at once keep each
-other's results. The evaluations of every run are kept in results/learning/, from which the curves are drawn.
+it stopped, the run in progress from its newest commit (unfinished/), and two that run different pairs or seeds at once
+keep each other's results. The evaluations of every run are kept in results/learning/, from which the curves are drawn.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from common import RESULTS, environment, write_json
+from learning_tasks import CURVES, TASKS, UNFINISHED, Task
 from overview import plot_overview
 from references import SOURCES, published
 from rich.console import Console
@@ -35,119 +40,13 @@ from elegantrl.config.resolve import resolve_config
 from elegantrl.report.plot import plot_runs
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "results.md"
-CURVES = RESULTS / "learning"
-UNFINISHED = Path(__file__).parent / "unfinished"
 Runs = list[dict[str, Any]]
-
-
-class Task(NamedTuple):
-    agent: str
-    env: str
-    threshold: float
-    max_steps: int
-    seeds: int
-    every_seed: bool = False
-    """Each seed has to reach the threshold, not only their mean."""
-    flags: tuple[str, ...] = ()
-    """Further words of the command line."""
-    target: float | None = None
-    """The return at which a run stops, for a task that has none of its own."""
-    is_contrast: bool = False
-    """The row shows what is missing without something; it need not pass."""
-    episodes: int = 20
-    """Fresh episodes of the score; the starts of a team differ much."""
-    original: str | None = None
-    """The task of another library with the same dynamics, on which the trained policy is scored too."""
-
-    @property
-    def name(self) -> str:
-        """The agent, and the settings that differ from those of the library."""
-        return " ".join([self.agent, *self.flags])
-
-    @property
-    def key(self) -> str:
-        return f"{self.name}/{self.env}"
-
-    @property
-    def slug(self) -> str:
-        return "_".join([self.agent, *self.flags, self.env]).replace("/", "_").replace("--", "")
-
-    def run_dir(self, seed: int) -> Path:
-        """Where a run lives until it has ended, so that a benchmark cut short continues it."""
-        return UNFINISHED / self.slug / f"seed{seed}"
-
-    def kept(self, seed: int) -> Path:
-        """Where the evaluations of a run are kept."""
-        return CURVES / self.slug / f"seed{seed}"
-
-    def all_kept(self) -> list[Path]:
-        return [path for seed in range(self.seeds) if (path := self.kept(seed)).exists()]
-
-
-SPREAD, FORAGING = "mpe2:simple_spread_v3", "Foraging-8x8-2p-2f-coop-v3"
-
-TASKS = [
-    Task("ppo", "CartPole-v1", 475, 100_000, 5, every_seed=True),
-    Task("dqn", "CartPole-v1", 475, 100_000, 5, every_seed=True),
-    Task("a2c", "CartPole-v1", 475, 500_000, 5, every_seed=True),
-    Task("sac", "Pendulum-v1", -200, 20_000, 5, every_seed=True),
-    Task("ppo", "Pendulum-v1", -200, 200_000, 5, every_seed=True),
-    Task("ppo", "LunarLander-v3", 200, 1_000_000, 3, every_seed=True),
-    Task("ppo", "TensorCartPole", 475, 100_000, 5, every_seed=True),
-    Task("dqn", "TensorCartPole", 475, 100_000, 5, every_seed=True),
-    Task("a2c", "TensorCartPole", 475, 500_000, 5, every_seed=True),
-    Task("sac", "TensorPendulum", -200, 20_000, 5, every_seed=True),
-    Task("ppo", "TensorPendulum", -200, 200_000, 5, every_seed=True),
-    Task("double_dqn", "CartPole-v1", 475, 100_000, 3),
-    Task("dueling_dqn", "CartPole-v1", 475, 100_000, 3),
-    Task("d3qn", "CartPole-v1", 475, 100_000, 3),
-    Task("discrete_sac", "CartPole-v1", 475, 100_000, 3),
-    Task("ddpg", "Pendulum-v1", -180, 20_000, 3),
-    Task("td3", "Pendulum-v1", -180, 20_000, 3),
-    Task("mod_sac", "Pendulum-v1", -180, 20_000, 3),
-    Task("redq", "Pendulum-v1", -180, 8_000, 3),
-    Task("dqn", "Acrobot-v1", -100, 150_000, 3),
-    Task("double_dqn", "Acrobot-v1", -100, 150_000, 3),
-    Task("dueling_dqn", "Acrobot-v1", -100, 150_000, 3),
-    Task("d3qn", "Acrobot-v1", -100, 150_000, 3),
-    Task("ppo", "Acrobot-v1", -100, 150_000, 3),
-    Task("d3qn", "LunarLander-v3", 200, 300_000, 3),
-    Task("sac", "MountainCarContinuous-v0", 90, 50_000, 3),
-    Task("sac", "LunarLanderContinuous-v3", 200, 300_000, 3),
-    Task("mod_sac", "LunarLanderContinuous-v3", 200, 300_000, 3),
-    Task("td3", "LunarLanderContinuous-v3", 200, 300_000, 3),
-    Task("ppo", "Hopper-v5", 2300, 1_000_000, 3),
-    Task("a2c", "Pendulum-v1", -200, 1_000_000, 3),
-    Task("ppo", "MountainCarContinuous-v0", 88, 200_000, 3),
-    Task("ppo", "Swimmer-v5", 100, 1_000_000, 3, target=150),
-    Task("sac", "HalfCheetah-v5", 5500, 150_000, 3),
-    Task("td3", "HalfCheetah-v5", 4500, 150_000, 3),
-    Task("ppo", "MiniGrid-DoorKey-5x5-v0", 0.9, 500_000, 3, target=0.95),
-    Task("ppo", "MinAtar/Breakout-v1", 10, 2_000_000, 3, target=15),
-    Task("dqn", "MinAtar/Breakout-v1", 5, 2_000_000, 3, target=10),
-    Task("ppo", "PositionOnlyCartPole-v1", 450, 500_000, 3),
-    Task("ppo", "PositionOnlyCartPole-v1", 450, 500_000, 3, flags=("--agent.memory", "none"), is_contrast=True),
-    Task("ppo", "PositionOnlyPendulum-v1", -300, 1_000_000, 3),
-    Task("ppo", "PositionOnlyPendulum-v1", -300, 1_000_000, 3, flags=("--agent.memory", "none"), is_contrast=True),
-    Task("mappo", "TensorSpread", -58, 1_000_000, 3, episodes=1000, original=SPREAD),
-    Task("vdn", "TensorSpread", -58, 1_000_000, 3, episodes=1000, original=SPREAD),
-    Task("qmix", "TensorSpread", -58, 1_000_000, 3, episodes=1000, original=SPREAD),
-    Task("maddpg", "TensorSpread", -52, 2_000_000, 3, target=-48, episodes=1000, original=SPREAD),
-    Task("matd3", "TensorSpread", -52, 2_000_000, 3, target=-48, episodes=1000, original=SPREAD),
-    Task("mappo", "TensorSkirmish", 16, 1_000_000, 3, episodes=1000),
-    Task("qmix", "TensorSkirmish", 16, 500_000, 3, episodes=1000),
-    Task("mappo", "TensorSpeakerListener", -23.5, 1_000_000, 3, episodes=1000),
-    Task("maddpg", "TensorSpeakerListener", -23.5, 2_000_000, 3, target=-20, episodes=1000),
-    Task("maddpg", "TensorTag", 13.7, 2_000_000, 3, target=20, episodes=1000),
-    Task("mappo", "TensorForaging", 0.9, 3_000_000, 3, target=0.97, episodes=1000, original=FORAGING),
-    Task("vdn", "TensorForaging", 0.9, 2_000_000, 3, target=0.97, episodes=1000, original=FORAGING),
-    Task("qmix", "TensorForaging", 0.9, 2_000_000, 3, target=0.97, episodes=1000, original=FORAGING),
-]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", nargs="*", default=[], help="agent/ENV pairs to run")
+    parser.add_argument("--seeds", nargs="*", type=int, help="only these, without the document: runs side by side")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results of the chosen pairs")
     parser.add_argument("--table", action="store_true", help="only write the document and draw the curves")
     args = parser.parse_args()
@@ -156,7 +55,9 @@ def main() -> int:
         parser.error(f"unknown pair {sorted(unknown)[0]}; known: {', '.join(task.key for task in TASKS)}")
     chosen = [task for task in TASKS if not args.only or task.key in args.only]
     if not args.table:
-        run_all(chosen, args.fresh)
+        run_all(chosen, args.fresh, args.seeds)
+    if args.seeds is not None:
+        return 0
     results = load()
     measured = [task for task in TASKS if task.key in results["runs"]]
     draw([task for task in measured if task in chosen], measured)
@@ -166,23 +67,37 @@ def main() -> int:
     return 0 if all(task.is_contrast or passed(task, runs_of(task, results)) for task in measured) else 1
 
 
-def run_all(tasks: list[Task], fresh: bool) -> None:
+def run_all(tasks: list[Task], fresh: bool, seeds: list[int] | None = None) -> None:
     """Run what is missing, seed by seed."""
     if fresh:
-        results = load()
-        for task in tasks:
-            results["runs"].pop(task.key, None)
-            shutil.rmtree(UNFINISHED / task.slug, ignore_errors=True)
-        write_json("learning.json", results)
+        with exclusive():
+            results = load()
+            for task in tasks:
+                results["runs"].pop(task.key, None)
+                shutil.rmtree(UNFINISHED / task.slug, ignore_errors=True)
+            write_json("learning.json", results)
     for task in tasks:
         for seed in range(task.seeds):
-            if str(seed) in load()["runs"].get(task.key, {}):
+            if str(seed) in load()["runs"].get(task.key, {}) or (seeds is not None and seed not in seeds):
                 continue
             result = run(task, seed)
-            results = load()  # again: another benchmark may have added to it meanwhile
-            results["runs"].setdefault(task.key, {})[str(seed)] = result
-            results["environment"] = environment()
-            write_json("learning.json", results)
+            with exclusive():
+                results = load()  # again: another benchmark may have added to it meanwhile
+                results["runs"].setdefault(task.key, {})[str(seed)] = result
+                results["environment"] = environment()
+                write_json("learning.json", results)
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """No other benchmark reads results to change them meanwhile."""
+    RESULTS.mkdir(exist_ok=True)
+    folder = os.open(RESULTS, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)  # which ends the lock
 
 
 def load() -> dict[str, Any]:
@@ -307,8 +222,8 @@ are means over seeds, \u00b1 the standard deviation over seeds:
 
 - **final**: the last evaluation of the run;
 - **best**: its best evaluation, confirmed on fresh episodes before it counts;
-- **fresh**: that best policy over 20 episodes (teams: more) which training never saw, the same for all runs; in
-  brackets the worst seed. This score is held against the bar. Of a team it is the sum over its agents.
+- **fresh**: that best policy over 20 episodes (BipedalWalker 100, teams 1,000) which training never saw, the same for
+  all runs; in brackets the worst seed. This score is held against the bar. Of a team it is the sum over its agents.
 
 A bar asks *every* seed, or the *mean* over seeds, for a fresh score within a number of environment steps. Runs stop as
 soon as they reach their target: steps (least and most over seeds) are what it took, and more steps might give more.

@@ -55,6 +55,12 @@ SOURCES = {
         "table 1",
         "Ten seeds; the highest average return on the way, mean and std over seeds",
     ),
+    "Tianshou": Source(
+        "Tianshou, MuJoCo benchmark",
+        "https://github.com/thu-ml/tianshou/tree/master/examples/mujoco",
+        "f240205",
+        "Ten seeds; the best evaluation on the way, mean and std over seeds",
+    ),
 }
 
 TWINS = {
@@ -137,6 +143,31 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("CleanRL", "2383 ± 272", "1M", "Hopper-v4"),
         Reference("XuanCe", "2068 ± 889", "1M", "last; best 2702"),
     ),
+    "ppo/BipedalWalker-v3": (
+        Reference("zoo", "288 ± 2", "5M"),
+        Reference("CleanRL", "172 ± 96", "8M", "ten seeds"),
+        Reference("XuanCe", "189 ± 96", "2M", "last; best 235"),
+    ),
+    "sac/BipedalWalker-v3": (
+        Reference("zoo", "298 ± 33", "500k"),
+        Reference("XuanCe", "204 ± 131", "2M", "last; best 320"),
+    ),
+    "td3/BipedalWalker-v3": (
+        Reference("zoo", "306 ± 57", "1M"),
+        Reference("XuanCe", "262 ± 47", "2M", "last; best 311"),
+    ),
+    "ppo/Walker2d-v5": (
+        Reference("XuanCe", "3927 ± 699", "1M", "last; best 4823"),
+        Reference("Tianshou", "3589 ± 757", "1M", "Walker2d-v3"),
+        Reference("zoo", "3479 ± 822", "1M", "Walker2d-v3"),
+        Reference("CleanRL", "2288 ± 572", "1M", "Walker2d-v4"),
+    ),
+    "ppo/Ant-v5": (
+        Reference("XuanCe", "1121 ± 435", "1M", "last; best 1583"),
+        Reference("Tianshou", "3258 ± 1079", "1M", "Ant-v3, contact forces zero"),
+        Reference("zoo", "1327 ± 452", "1M", "Ant-v3"),
+    ),
+    "ppo/Reacher-v5": (Reference("Tianshou", "-4.1 ± 0.3", "1M", "Reacher-v2"),),
     "mappo/simple_spread_v3": (Reference("XuanCe", "-58.2", "1M", "3 x the return of an agent, continuous actions"),),
     "vdn/simple_spread_v3": (Reference("XuanCe", "-53.7", "1M", "3 x the return of an agent"),),
     "qmix/simple_spread_v3": (Reference("XuanCe", "-133", "1M", "3 x the return of an agent; its QMIX diverges"),),

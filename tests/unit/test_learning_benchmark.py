@@ -19,14 +19,16 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.fixture
 def learning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    for name in ("learning", "common", "overview", "references", "team_table"):
+    for name in ("learning", "learning_tasks", "common", "overview", "references", "team_table"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import common
     import learning
+    import learning_tasks
 
     monkeypatch.setattr(common, "RESULTS", tmp_path)
     monkeypatch.setattr(learning, "RESULTS", tmp_path)
-    monkeypatch.setattr(learning, "CURVES", tmp_path / "learning")
+    for module in (learning, learning_tasks):
+        monkeypatch.setattr(module, "CURVES", tmp_path / "learning")
     monkeypatch.setattr(learning, "DOCUMENT", tmp_path / "results.md")
     monkeypatch.setattr(learning, "TASKS", [learning.Task("ppo", "CartPole-v1", 475, 1000, 2)])
     return learning
@@ -128,6 +130,16 @@ def test_runs_are_added_to_what_another_benchmark_wrote_meanwhile(
     monkeypatch.setattr(learning, "run", lambda task, seed: pytest.fail("--table runs nothing"))
     monkeypatch.setattr(sys, "argv", ["learning.py", "--table"])
     assert learning.main() == 1
+
+
+def test_chosen_seeds_are_run_beside_others_and_leave_the_document_alone(
+    learning: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "run", lambda task, seed: result(490.0 + seed))
+    monkeypatch.setattr(sys, "argv", ["learning.py", "--seeds", "1"])
+    assert learning.main() == 0
+    assert set(learning.load()["runs"]["ppo/CartPole-v1"]) == {"1"}
+    assert not learning.DOCUMENT.exists()
 
 
 def test_an_overview_has_a_panel_per_agent_and_environment(learning: ModuleType, tmp_path: Path) -> None:
