@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 from common import RESULTS, environment, write_json
 from learning_tasks import CURVES, TASKS, UNFINISHED, Task
-from overview import plot_overview
+from overview import Panel, plot_overview
 from references import SOURCES, published
 from rich.console import Console
 from rich.table import Table
@@ -207,8 +207,9 @@ def draw(tasks: list[Task], measured: list[Task]) -> None:
     for task in tasks:
         if kept := task.all_kept():
             plot_runs(kept, CURVES / f"{task.slug}.png")
-    if everything := [path for task in measured for path in task.all_kept()]:
-        plot_overview(everything, CURVES / "overview.png")
+    panels = [Panel(kept, task.note) for task in measured if (kept := task.all_kept())]
+    if panels:
+        plot_overview(panels, CURVES / "overview.png")
 
 
 HEADER = """\
@@ -249,7 +250,7 @@ def document(tasks: list[Task], results: dict[str, Any]) -> str:
     lines += [f"- **{key}**: [{s.name}]({s.url}), {s.version}. {s.metric}." for key, s in SOURCES.items()]
     if "environment" in results:
         e = results["environment"]
-        versions = ", ".join(f"{name} {version}" for name, version in e["packages"].items())
+        versions = ", ".join(f"{name} {version}" for name, version in e["packages"].items() if version)
         lines += ["", f"Newest run: commit {e['commit']}, {e['date'][:10]}, {e['cpu']}, {e['cores']} cores,"]
         lines += [f"Python {e['python']}, {versions}."]
     return "\n".join(lines) + "\n"

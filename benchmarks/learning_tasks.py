@@ -36,6 +36,11 @@ class Task(NamedTuple):
         return " ".join([self.agent, *self.flags])
 
     @property
+    def note(self) -> str:
+        """Those settings alone, for the title of a panel."""
+        return " ".join(self.flags).replace("--agent.", "")
+
+    @property
     def key(self) -> str:
         return f"{self.name}/{self.env}"
 

@@ -142,15 +142,27 @@ def test_chosen_seeds_are_run_beside_others_and_leave_the_document_alone(
     assert not learning.DOCUMENT.exists()
 
 
-def test_an_overview_has_a_panel_per_agent_and_environment(learning: ModuleType, tmp_path: Path) -> None:
-    runs = []
-    for agent, env in (("ppo", "B-v0"), ("double_dqn", "A-v0")):
+def test_an_overview_has_a_panel_per_task(
+    learning: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of the same agent and environment with other settings are a panel of their own, not seeds of the first."""
+    import overview
+
+    panels = []
+    for agent, env, flags in (("ppo", "B-v0", ()), ("ppo", "B-v0", ("--agent.memory", "none")), ("d3qn", "A-v0", ())):
+        task = learning.Task(agent, env, 1, 100, 2, flags=flags)
         for seed in range(2):
-            runs.append(tmp_path / f"{agent}{seed}")
-            log = RunLog(runs[-1], resume_step=0, loggers=())
-            log.log({"kind": "eval", "eval/mean": 1.0 + seed, "eval/ci95": 0.5}, 10)
-            (runs[-1] / "summary.json").write_text(json.dumps({"agent": agent, "env": env, "seed": seed}))
-    learning.plot_overview(runs, tmp_path / "out.png", columns=2)
-    assert (tmp_path / "out.png").stat().st_size > 10_000
+            log = RunLog(task.kept(seed), resume_step=0, loggers=())
+            log.log({"kind": "eval", "eval/mean": 1.0 + seed + 10 * len(flags), "eval/ci95": 0.5}, 10)
+            summary = {"agent": agent, "env": env, "seed": seed}
+            (task.kept(seed) / "summary.json").write_text(json.dumps(summary))
+        panels.append(overview.Panel(task.all_kept(), task.note))
+    figures = []
+    monkeypatch.setattr(overview, "save_figure", lambda figure, out: figures.append(figure) or out)
+    learning.plot_overview(panels, tmp_path / "out.png", columns=2)
+    titles = [axes.get_title(loc="left") for axes in figures[0].axes]
+    assert titles == ["PPO on B-v0", "PPO on B-v0\nmemory none", "D3QN on A-v0"]
+    highest = [max(max(line.get_ydata()) for line in axes.lines) for axes in figures[0].axes]
+    assert highest == [2, 22, 2]
     with pytest.raises(ConfigError, match="no run to plot"):
         learning.plot_overview([], tmp_path / "out.png")
