@@ -29,6 +29,9 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 maximum_signature_line_length = 100
 
+smartquotes_action = "qe"  # quotes and ellipses; the two dashes of an option stay as they are
+html_domain_indices = False  # nearly everything is documented under the name of the package
+
 html_theme = "furo"
 html_title = f"elegantrl {version}"
 html_static_path = ["_static"]

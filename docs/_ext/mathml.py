@@ -13,9 +13,12 @@ THIN = '<mspace width="0.17em"/>'
 BETTER = {
     "<mi>log</mi>": f"{THIN}<mi>log</mi>{THIN}",  # without a space of its own it reads like a product of letters
     "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",  # "is drawn from" is a relation, not the character on the keyboard
+    "&#x000AF;": "&#x0203E;",  # a bar as wide as its letter; the macron of an index is hardly more than a dot
 }
 """What the converter writes, and what reads better."""
-PRIME = r"<msup>(<mi>[^<]*</mi>)<mi>(&#x02032;)</mi></msup>"
+PRIME = r"<msup>(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msup>"
+PRIME_AND_INDEX = r"<msubsup>((?:(?!<msubsup>).)*?)<mi>&#x02032;</mi></msubsup>"
+RAISED = '<mo lspace="0" rspace="0">&#x02032;</mo>'
 """A prime is raised by itself: as an exponent it becomes a dot in fonts without a glyph for that place."""
 
 
@@ -26,7 +29,8 @@ def mathml(latex: str, display: str) -> str:
         raise ExtensionError(f"latex2mathml cannot convert {latex!r}; write it without the unknown command")
     for theirs, ours in BETTER.items():
         text = text.replace(theirs, ours)
-    return re.sub(PRIME, r'<mrow>\1<mo lspace="0" rspace="0">\2</mo></mrow>', text)
+    text = re.sub(PRIME, rf"<mrow>\1{RAISED}</mrow>", text)
+    return re.sub(PRIME_AND_INDEX, rf"<mrow><msub>\1</msub>{RAISED}</mrow>", text)
 
 
 def visit_inline(self: Any, node: nodes.math) -> None:

@@ -25,6 +25,12 @@ from sphinx.util.docutils import SphinxDirective
 Cell = str | list[nodes.Node]
 
 
+LEGEND = """\
+*steps*: environment steps that the runs took, least and most over seeds. *fresh*: mean return of the best policies over
+episodes that training never saw, \u00b1 the standard deviation over seeds, in brackets the worst seed. *bar*: the score
+that was asked for, within so many steps. [Learning results](../results.md) has all of it."""
+
+
 class FilledIn(SphinxDirective):
     """A directive with the name of what it shows and a body for readers of the plain file."""
 
@@ -59,7 +65,8 @@ class ScoresDirective(FilledIn):
         if not found:
             return [paragraph(f"{self.arguments[0]} is not measured yet on the reference tasks.")]
         shown = table(wanted, found, (14, 24, 7, 18, 22, 20, 9), "scores")
-        return [*self.curve(*found[0][:2]), shown] if "draw" in self.options else [shown]
+        curve = self.curve(*found[0][:2]) if "draw" in self.options else []
+        return [*curve, shown, *self.parse_text_to_nodes(LEGEND)]
 
     def curve(self, agent: str, task: str) -> list[nodes.Node]:
         """The measured curve of an agent on a task, if there is a picture of it."""
@@ -81,7 +88,8 @@ def described(name: str) -> tuple[type[Any], Any, str]:
         form = f"On the command line `--{name}.interval 1000`, in Python `{name}={{'interval': 1000}}`."
         return SECTIONS[name], None, form
     if name in SECTIONS:
-        return SECTIONS[name], None, "Flags of `elegantrl train` and keywords of `elegantrl.train`."
+        form = "Flags of `elegantrl train` and keywords of `elegantrl.train`"
+        return SECTIONS[name], None, form + ("; `id` is its second word." if name == "env" else ".")
     entry = find_agent(name)
     form = (
         "On the command line `--agent.lr 1e-3`, in Python `lr=1e-3`; tuned settings for known tasks replace defaults."
@@ -120,10 +128,18 @@ def row_of(f: Field[Any], owner: type[Any], values: Any) -> list[Cell]:
     if default is MISSING:
         default = "" if f.default_factory is MISSING else f.default_factory()
     return [
-        [nodes.literal("", f.name)],
+        [nodes.literal("", name_of(owner, f.name))],
         [nodes.literal("", shown_value(default))] if default != "" else "",
         doc_of(owner, f.name),
     ]
+
+
+def name_of(owner: type[Any], name: str) -> str:
+    """As a caller writes it: the arguments of the environment are ``env_kwargs``, not ``kwargs``."""
+    from elegantrl.config.resolve import SHORT
+
+    place = (getattr(owner, "section", ""), name)
+    return next((short for short, there in SHORT.items() if there == place and place[0] == "env"), name)
 
 
 def shown_value(value: Any) -> str:

@@ -60,5 +60,5 @@ def main(argv: list[str]) -> int:
         write_line(json.dumps(found))
     else:
         returns = ", ".join(f"{value:,.1f}" for value in video.returns)
-        write_line(f"{video.path}: {video.num_frames} frames, return{'s' * (flags.episodes > 1)} {returns}")
+        write_line(f"{video.path}: {video.num_frames} frames drawn, return{'s' * (flags.episodes > 1)} {returns}")
     return 0

@@ -82,12 +82,14 @@ class App:
         # One thread: batches take turns, and small requests are answered while one is computed.
         self.batches = ThreadPoolExecutor(1, "batches")
         described = openapi(trained, self.graph, limits.max_rows)
+        page = Answer(status=200, kind="text/html; charset=utf-8", body=docs_page(described).encode())
         self.pages = {
             "/health": json_answer(200, {"status": "ok"}),
             "/info": json_answer(200, info(trained, self.graph, limits.__dict__)),
             "/metrics": self._metrics_page(),
             "/openapi.json": json_answer(200, described),
-            "/docs": Answer(status=200, kind="text/html; charset=utf-8", body=docs_page(described).encode()),
+            "/docs": page,
+            "/": page,
         }
         self.compute(self._warm_up())
 

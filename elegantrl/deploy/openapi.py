@@ -25,6 +25,9 @@ ERRORS = {
     "429": "Too many requests; try again after the seconds in the header Retry-After.",
 }
 
+EXAMPLE_LIMIT = 2000
+"""Characters of the longest request that is shown; those of pictures would fill the page with zeros."""
+
 
 def info(trained: TrainedPolicy, graph: PolicyGraph, limits: dict[str, Any]) -> dict[str, Any]:
     """What ``/info`` answers."""
@@ -38,15 +41,21 @@ def info(trained: TrainedPolicy, graph: PolicyGraph, limits: dict[str, Any]) -> 
 def openapi(trained: TrainedPolicy, graph: PolicyGraph, max_rows: int) -> dict[str, Any]:
     about = description(trained)
     row, answer = {"$ref": "#/components/schemas/Row"}, {"$ref": "#/components/schemas/Answer"}
+    request: dict[str, Any] = row_schema(graph)
+    example = example_of(request)
+    is_short = len(json.dumps(example)) <= EXAMPLE_LIMIT
     tensors = {"schema": {"type": "string", "format": "binary"}}
     rows = {"type": "array", "items": row, "minItems": 1, "maxItems": max_rows}
     act = {
         "summary": "Actions for observations",
-        "description": "An object gives an object, a list of objects a list. The second content-type has a tensor"
-        " [N, ...] in the safetensors format for each input that /info lists.",
+        "description": f"An object gives an object, a list of objects a list. With the content-type {TENSORS} request"
+        " and answer hold a tensor [N, ...] in the safetensors format for each input and output that /info lists.",
         "requestBody": {
             "required": True,
-            "content": {JSON: {"schema": {"oneOf": [row, rows]}}, TENSORS: tensors},
+            "content": {
+                JSON: {"schema": {"oneOf": [row, rows]}} | ({"example": example} if is_short else {}),
+                TENSORS: tensors,
+            },
         },
         "responses": {
             "200": {
@@ -65,6 +74,7 @@ def openapi(trained: TrainedPolicy, graph: PolicyGraph, max_rows: int) -> dict[s
         "/metrics": ("Counts in the text format of Prometheus", "text/plain", {"type": "string"}),
         "/openapi.json": ("This description", JSON, {"type": "object"}),
         "/docs": ("This description as a page", "text/html", {"type": "string"}),
+        "/": ("The same page", "text/html", {"type": "string"}),
     }
     return {
         "openapi": "3.1.0",
@@ -75,7 +85,7 @@ def openapi(trained: TrainedPolicy, graph: PolicyGraph, max_rows: int) -> dict[s
         },
         "components": {
             "schemas": {
-                "Row": row_schema(graph),
+                "Row": request,
                 "Answer": answer_schema(graph),
                 "Error": {
                     "type": "object",
@@ -202,6 +212,18 @@ def between(low: Array, high: Array, kind: str) -> dict[str, Any]:
     return {"type": "array", "prefixItems": parts, "minItems": len(parts), "maxItems": len(parts)}
 
 
+def example_of(schema: dict[str, Any]) -> Any:
+    """A request that fits: an episode begins, every option is allowed, and numbers are as near to 0 as they may be."""
+    if "enum" in schema:
+        return True
+    if schema["type"] == "object":
+        return {key: example_of(part) for key, part in schema["properties"].items() if key != "state"}
+    if schema["type"] == "array":
+        parts = schema.get("prefixItems") or [schema["items"]] * schema["minItems"]
+        return [example_of(part) for part in parts]
+    return min(max(0, schema["minimum"]), schema["maximum"])
+
+
 # ---- a page
 
 
@@ -213,6 +235,8 @@ def docs_page(described: dict[str, Any]) -> str:
             sections.append(f"<h2><code>{method.upper()} {path}</code></h2><p>{html.escape(operation['summary'])}.</p>")
             if "description" in operation:
                 sections.append(f"<p>{html.escape(operation['description'])}</p>")
+            if "example" in (asked := operation.get("requestBody", {"content": {JSON: {}}})["content"][JSON]):
+                sections.append(f"<p>For example:</p><pre>{html.escape(json.dumps(asked['example']))}</pre>")
             answers = {status: answer["description"] for status, answer in operation["responses"].items()}
             rows = "".join(
                 f"<tr><td>{status}</td><td>{html.escape(text)}</td></tr>" for status, text in answers.items()

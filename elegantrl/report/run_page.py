@@ -41,18 +41,19 @@ def run_page(folder: Path) -> Page:
         charts.append(Chart(title, STEPS, label, [line_of(rows, name, name.removeprefix(prefix)) for name in names]))
     charts.insert(1, Chart("Speed", STEPS, "steps per second", [line_of(rows, "time/steps_per_second", "steps/s")]))
     last = rows[-1] if rows else {}
-    status = f"ended: {summary['stop_reason']}" if summary.get("stop_reason") else "running, or interrupted"
+    reason = str(summary.get("stop_reason", "")).replace("_", " ")
+    status = f"ended by {reason}" if reason else "running, or interrupted"
     facts = {
         "environment steps": f"{number(summary.get('env_steps', last.get('env_steps'))):,.0f}",
         "best return": text_of(summary.get("best_return", max(curve.mean, default=math.nan))),
         "last evaluation": text_of(curve.mean[-1] if curve.mean.size else None),
-        "seconds": f"{run.seconds:,.0f}",
+        "seconds": f"{number(summary.get('wall_seconds', run.seconds)):,.0f}",
         "steps per second": f"{number(summary.get('steps_per_second', last.get('time/steps_per_second'))):,.0f}",
         "seed": str(run.seed),
     }
     settings = {name: str(value) for name, value in sorted(run.settings.items())}
     tables, films = changes_table([run]), read_film(folder, "The best policy")
-    status = f"{folder.name}: {status}"
+    status = f"run {folder.name}, {status}"
     return Page(run.title, status, facts, tables=tables, charts=charts, settings=settings, films=films)
 
 

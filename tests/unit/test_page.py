@@ -89,9 +89,12 @@ def test_the_page_of_a_run(run: Path) -> None:
     assert [line.name for line in charts["Losses"].lines] == ["policy"]
     assert [line.name for line in charts["Memory"].lines] == ["learner"]
     assert "running" in page.status
-    (run / "summary.json").write_text(json.dumps({"stop_reason": "max_steps", "env_steps": 320, "best_return": 61.0}))
+    assert page.facts["seconds"] == "6"
+    summary = {"stop_reason": "max_steps", "env_steps": 320, "best_return": 61.0, "wall_seconds": 8.2}
+    (run / "summary.json").write_text(json.dumps(summary))
     page = run_page(run)
-    assert page.status.endswith("ended: max_steps") and page.facts["best return"] == "61.0"
+    assert page.status == "run run, ended by max steps" and page.facts["best return"] == "61.0"
+    assert page.facts["seconds"] == "8"  # with the last evaluation, which has no row of its own
 
 
 # ---- several runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import socket
@@ -183,6 +184,8 @@ def test_the_server_says_what_it_serves(cart: Client) -> None:
     assert about["spaces"]["action"] == {"kind": "discrete", "n": 2, "start": 0}
     assert about["limits"]["max_rows"] == 1024
     page = cart.ask("GET", "/docs")[1].decode()
+    assert cart.ask("GET", "/")[:2] == (200, page.encode())  # the address that is printed first
+    assert html.escape('{"obs": [0, 0, 0, 0]}') in page
     assert "POST /act" in page and "<script" not in page and "http" not in re.sub(r"HTTP|application/\S+", "", page)
 
 

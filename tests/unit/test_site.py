@@ -82,6 +82,7 @@ def test_the_site_builds_and_everything_on_it_is_there(tmp_path: Path) -> None:
     require_pages(site)
     require_links(site)
     require_settings(site)
+    require_text(site)
 
 
 def require_pages(site: Site) -> None:
@@ -109,6 +110,17 @@ def require_settings(site: Site) -> None:
         row = tables.partition('<span class="pre">double</span>')[2].partition("</tr>")[0]
         assert f'<span class="pre">{double}</span>' in row
         assert "The online network selects the next action" in row
+
+
+def require_text(site: Site) -> None:
+    """Options keep their dashes, flags are those of the command line, and no prime or bar becomes a dot."""
+    results, settings = ((site.folder / f"{name}.html").read_text(encoding="utf-8") for name in ("results", "settings"))
+    assert "ppo --agent.memory none" in results
+    flags = settings.partition('id="environment"')[2].partition('id="training"')[0]
+    assert '<span class="pre">env_kwargs</span>' in flags and '<span class="pre">kwargs</span>' not in flags
+    equations = [path.read_text(encoding="utf-8") for path in (site.folder / "algorithms").glob("*.html")]
+    assert not [text for text in equations if re.search(r"<mi>&#x02032;</mi></m(sub)?sup>|&#x000AF;", text)]
+    assert any("<mrow><msub><mi>o</mi><mn>1</mn></msub><mo" in text for text in equations)  # of MADDPG: o_1'
 
 
 def test_every_agent_has_a_page_with_its_settings() -> None:

@@ -48,7 +48,7 @@ def test_episodes_are_recorded_in_one_file(run_quietly: Run, cli: Cli, tmp_path:
         assert image.size == (600, 400) and 2 <= image.n_frames <= result["frames"]
         assert image.info["duration"] == 40  # every second of 50 pictures per second
     assert list(file.parent.iterdir()) == [file]
-    assert f"{file}: {result['frames']} frames, returns " in cli(*words).out
+    assert f"{file}: {result['frames']} frames drawn, returns " in cli(*words).out
     alone = record(tmp_path / "run", tmp_path / "b.gif", seed=5)  # the second of these episodes
     assert alone.returns == (result["returns"][1],)
 
@@ -88,7 +88,7 @@ def test_a_video_lies_in_the_run_folder_unless_said_otherwise(
     else:
         monkeypatch.setattr(video_module, "find_spec", lambda name: None)
     run_quietly("ppo", "TensorPendulum", run_dir=tmp_path / "run", env_kwargs={"max_episode_steps": 9}, **SHORT)
-    assert ": 9 frames, return -" in cli("record", tmp_path / "run").out.splitlines()[-1]
+    assert ": 9 frames drawn, return -" in cli("record", tmp_path / "run").out.splitlines()[-1]
     assert (tmp_path / "run" / ("demo.mp4" if has_ffmpeg else "demo.gif")).stat().st_size > 1000
 
 
