@@ -93,6 +93,7 @@ TASKS = [
     Task("mod_sac", "LunarLanderContinuous-v3", 200, 300_000, 3),
     Task("td3", "LunarLanderContinuous-v3", 200, 300_000, 3),
     Task("ppo", "Hopper-v5", 2300, 1_000_000, 3),
+    Task("ppo", "InvertedDoublePendulum-v5", 9100, 200_000, 3),
     Task("a2c", "Pendulum-v1", -200, 1_000_000, 3),
     Task("ppo", "MountainCarContinuous-v0", 88, 200_000, 3),
     Task("ppo", "Swimmer-v5", 100, 1_000_000, 3, target=150),
