@@ -24,7 +24,22 @@ class Rollout(NamedTuple):
     next_state: Tensor  # (T, N, S), what the action led to, also in the last step of an episode
     terminated: Tensor  # (T, N), 1.0 where the task ended: nothing follows, the value of next_state is 0
     truncated: Tensor  # (T, N), 1.0 where the time limit cut the episode: next_state has a value all the same
+    discount: Tensor  # (T, N), the weight of the value of next_state: gamma, after n steps gamma^n, 0 where terminated
     logprob: Tensor | None = None  # (T, N), only PPO: of the action, by the policy that chose it
+
+
+def look_ahead(rollout: Rollout, n_step: int) -> Rollout:
+    """Cut a rollout into pieces of `n_step` steps and add up rewards from each step to the end of its piece or episode.
+
+    The state at that end becomes next_state, so that one update carries the news of a reward over many steps.
+    """
+    for t in reversed(range(len(rollout.reward) - 1)):
+        if (t + 1) % n_step:
+            go_on_N = rollout.terminated[t] + rollout.truncated[t] == 0
+            rollout.reward[t] += go_on_N * rollout.discount[t] * rollout.reward[t + 1]
+            rollout.discount[t] *= torch.where(go_on_N, rollout.discount[t + 1], 1)
+            rollout.next_state[t] = torch.where(go_on_N[:, None], rollout.next_state[t + 1], rollout.next_state[t])
+    return rollout
 
 
 class ReplayBuffer:
@@ -74,16 +89,12 @@ class AgentBase:
         for _ in range(horizon_len):
             state_NS = self.to_tensor(env.state_NS)
             action_N, *logprob_N = self.explore_action(state_NS)
-            outcome = env.step(self.env_action(action_N).cpu().numpy())
+            outcome = env.step(action_N.cpu().numpy())
             next_state_NS, reward_N, terminated_N, truncated_N = (self.to_tensor(x) for x in outcome)
-            reward_N = reward_N * self.args.reward_scale
-            rows.append((state_NS, action_N, reward_N, next_state_NS, terminated_N, truncated_N, *logprob_N))
+            reward_N, discount_N = reward_N * self.args.reward_scale, self.args.gamma * (1 - terminated_N)
+            rows += [(state_NS, action_N, reward_N, next_state_NS, terminated_N, truncated_N, discount_N, *logprob_N)]
             self.steps += env.num_envs
         return Rollout(*[torch.stack(column) for column in zip(*rows, strict=True)])
-
-    def env_action(self, action_N: Tensor) -> Tensor:
-        """What the environments receive for a stored action."""
-        return action_N
 
     @torch.no_grad()
     def select_action(self, state: Any) -> Any:
@@ -143,7 +154,7 @@ class AgentDQN(AgentBase):
         # One network chooses the next action, the other one judges it: the maximum of one noisy network is too high.
         best_B = self.act(batch.next_state).argmax(1, keepdim=True)
         next_q_B = self.act_target(batch.next_state).gather(1, best_B).squeeze(1)
-        return batch.reward + self.args.gamma * (1 - batch.terminated) * next_q_B
+        return batch.reward + batch.discount * next_q_B
 
     def update_once(self, batch: Rollout) -> tuple[Tensor, Tensor]:
         q_B = self.act(batch.state).gather(1, batch.action[:, None]).squeeze(1)
@@ -198,7 +209,7 @@ class AgentTD3(AgentActorCritic):
         next_BA = self.act_target(batch.next_state)
         noise_BA = (0.2 * torch.randn_like(next_BA)).clamp(-0.5, 0.5)  # similar actions should have similar values
         next_q_B = torch.minimum(*self.cri_target(batch.next_state, (next_BA + noise_BA).clamp(-1, 1)))
-        return batch.reward + self.args.gamma * (1 - batch.terminated) * next_q_B
+        return batch.reward + batch.discount * next_q_B
 
     def update_once(self, batch: Rollout) -> tuple[Tensor, Tensor]:
         critic_loss = self.update_critic(batch)
@@ -230,7 +241,7 @@ class AgentSAC(AgentActorCritic):
         next_action_BA, next_logprob_B = self.act.sample(batch.next_state)
         next_q_B = torch.minimum(*self.cri_target(batch.next_state, next_action_BA))
         next_value_B = next_q_B - self.log_alpha.exp() * next_logprob_B  # randomness is rewarded
-        return batch.reward + self.args.gamma * (1 - batch.terminated) * next_value_B
+        return batch.reward + batch.discount * next_value_B
 
     def update_once(self, batch: Rollout) -> tuple[Tensor, Tensor]:
         critic_loss = self.update_critic(batch)
@@ -281,10 +292,6 @@ class AgentPPO(AgentBase):
 
     def explore_action(self, state_NS: Tensor) -> tuple[Tensor, ...]:
         return self.act.sample(state_NS)
-
-    def env_action(self, action_N: Tensor) -> Tensor:
-        # A continuous action is stored as it was before clipping: that is the number whose log-density is known.
-        return action_N if self.args.if_discrete else action_N.clamp(-1, 1)
 
     @torch.no_grad()
     def get_advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:

@@ -38,8 +38,8 @@ DEMOS: dict[str, tuple[Any, dict[int, tuple[str, dict]]]] = {
         1: ("CartPole-v1", {
             "gamma": 0.98, "break_step": 150_000, "eval_per_step": 5_000, "eval_times": 20, "target_return": 490}),
         2: ("LunarLander-v3", {
-            "num_envs": 8, "horizon_len": 8, "reward_scale": 0.1, "explore_steps": 40_000, "break_step": 500_000,
-            "eval_per_step": 20_000, "eval_times": 20, "target_return": 230}),
+            "num_envs": 8, "horizon_len": 8, "n_step": 4, "reward_scale": 0.1, "explore_steps": 40_000,
+            "break_step": 500_000, "eval_per_step": 20_000, "eval_times": 20, "target_return": 240}),
     }),
     "discrete_on": (AgentDiscretePPO, {
         1: ("CartPole-v1", {
@@ -53,12 +53,8 @@ DEMOS: dict[str, tuple[Any, dict[int, tuple[str, dict]]]] = {
             "soft_update_tau": 0.01, "reward_scale": 0.1, "break_step": 20_000, "eval_per_step": 2_000,
             "eval_times": 20, "target_return": -155}),
         2: ("LunarLanderContinuous-v3", {
-            "horizon_len": 4, "learning_rate": 7e-4, "soft_update_tau": 0.01, "batch_size": 256, "reward_scale": 0.1,
-            "buffer_init_size": 5_000, "break_step": 200_000, "target_return": 230}),
-        3: ("BipedalWalker-v3", {
-            "learning_rate": 7e-4, "gamma": 0.98, "soft_update_tau": 0.02, "batch_size": 256, "net_dims": [256, 256],
-            "buffer_init_size": 10_000, "reward_scale": 0.1, "break_step": 500_000, "eval_per_step": 20_000,
-            "target_return": 290}),
+            "gamma": 0.998, "horizon_len": 12, "n_step": 12, "learning_rate": 7e-4, "soft_update_tau": 0.01,
+            "reward_scale": 0.1, "buffer_init_size": 5_000, "break_step": 200_000, "target_return": 230}),
     }),
     "continuous_on": (AgentPPO, {
         1: ("Pendulum-v1", {

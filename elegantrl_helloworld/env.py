@@ -38,9 +38,9 @@ class GymEnv(gym.Wrapper):
         self.action_dim = int(space.n) if self.if_discrete else space.shape[0]
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
-        if not self.if_discrete:  # from [-1, 1] to the range that the environment has
+        if not self.if_discrete:  # PPO draws any number: clip it to [-1, 1], then to the range of the environment
             low, high = self.env.action_space.low, self.env.action_space.high
-            action = low + (high - low) * (action + 1) / 2
+            action = low + (high - low) * (action.clip(-1, 1) + 1) / 2
         return self.env.step(action)
 
 

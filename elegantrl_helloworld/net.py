@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def build_mlp(dims: list[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Linear layers of the sizes `dims` with an activation between them, but none after the last."""
+def build_mlp(dims: list[int], activation: type[nn.Module] = nn.ReLU, norm: bool = False) -> nn.Sequential:
+    """Linear layers of the sizes `dims` and activations between them; `norm` keeps what these receive in one range."""
     layers: list[nn.Module] = []
     for dim_in, dim_out in pairwise(dims):
-        layers += [nn.Linear(dim_in, dim_out), activation()]
-    return nn.Sequential(*layers[:-1])
+        layers += [nn.Linear(dim_in, dim_out), nn.LayerNorm(dim_out) if norm else nn.Identity(), activation()]
+    return nn.Sequential(*layers[:-2])
 
 
 def orthogonal_mlp(dims: list[int], last_gain: float) -> nn.Sequential:
@@ -148,8 +148,8 @@ class CriticTwin(nn.Module):
 
     def __init__(self, net_dims: list[int], state_dim: int, action_dim: int):
         super().__init__()
-        self.net1 = build_mlp([state_dim + action_dim, *net_dims, 1])
-        self.net2 = build_mlp([state_dim + action_dim, *net_dims, 1])
+        self.net1 = build_mlp([state_dim + action_dim, *net_dims, 1], norm=True)
+        self.net2 = build_mlp([state_dim + action_dim, *net_dims, 1], norm=True)
 
     def forward(self, state_BS: Tensor, action_BA: Tensor) -> tuple[Tensor, Tensor]:
         pair_BX = torch.cat((state_BS, action_BA), dim=-1)

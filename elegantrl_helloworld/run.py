@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from .agent import AgentBase, ReplayBuffer
+from .agent import AgentBase, ReplayBuffer, look_ahead
 from .env import GymEnv, VecEnv, build_env
 
 # Names in older documents -> names here.
@@ -48,6 +48,7 @@ class Config:
         # only off-policy
         self.buffer_size = 300_000  # transitions
         self.buffer_init_size = 1_000  # transitions before the first update
+        self.n_step = 1  # steps whose rewards are added up before a target counts on the value of a state
         self.soft_update_tau = 0.005  # how far a target network moves in one update
         self.explore_rate = 0.05  # DQN: chance of a random action, reached after explore_steps steps
         self.explore_steps = 10_000
@@ -106,7 +107,7 @@ def train_and_evaluate(args: Config) -> Result:
         if not agent.if_off_policy:
             losses = agent.update_net(rollout)
         else:
-            buffer.update(rollout)
+            buffer.update(look_ahead(rollout, args.n_step))
             if buffer.size >= args.buffer_init_size:
                 losses = agent.update_net(buffer)
         evaluator.evaluate_and_save(agent, env, losses)
@@ -167,20 +168,17 @@ class Evaluator:
         returns = get_returns(agent, self.env, range(500_000, 500_000 + self.args.test_times))
         seconds = time.monotonic() - self.start
         np.save(self.cwd / "recorder.npy", np.array(self.rows))
-        draw_learning_curve(self.rows, f"{self.args.env_name}, {self.args.agent_class.__name__}", self.cwd)
+        steps, _, mean, std = np.array(self.rows).T
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(steps, mean, marker=".")
+        axes.fill_between(steps, mean - std, mean + std, alpha=0.2)
+        title = f"{self.args.env_name}, {self.args.agent_class.__name__}"
+        axes.set(title=title, xlabel="steps in the environment", ylabel="return of an episode")
+        axes.grid(alpha=0.3)
+        figure.savefig(self.cwd / "LearningCurve.jpg")
         why = "reached its target" if self.solved else "used all of its steps"
         score = f"{returns.mean():.1f} +- {returns.std():.1f} in {len(returns)} new episodes"
         print(f"It {why}. Its best policy returns {score}.")
         print(f"Its weights and the picture of its learning curve are in {self.cwd}")
         return Result(float(returns.mean()), float(returns.std()), agent.steps, seconds, str(self.cwd))
-
-
-def draw_learning_curve(rows: list[tuple[float, ...]], title: str, cwd: Path) -> None:
-    steps, _, mean, std = np.array(rows).T
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(steps, mean, marker=".")
-    axes.fill_between(steps, mean - std, mean + std, alpha=0.2)
-    axes.set(title=title, xlabel="steps in the environment", ylabel="return of an episode")
-    axes.grid(alpha=0.3)
-    figure.savefig(cwd / "LearningCurve.jpg")

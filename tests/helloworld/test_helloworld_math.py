@@ -16,6 +16,7 @@ from elegantrl_helloworld.agent import (
     ReplayBuffer,
     Rollout,
     gae,
+    look_ahead,
     ppo_loss,
 )
 from elegantrl_helloworld.env import GymEnv, VecEnv
@@ -53,11 +54,12 @@ def agent_of(kind, continuous=False, **settings):
 
 
 def batch_of(*ends, action=None):
-    """Transitions with reward 1 from state 0 to state 0; `ends` are pairs (terminated, truncated)."""
+    """Transitions with reward 1 from state 0 to state 0, gamma 0.9; `ends` are pairs (terminated, truncated)."""
     count = len(ends)
     terminated, truncated = torch.tensor(ends, dtype=torch.float32).T
     action = torch.zeros(count, dtype=torch.long) if action is None else action
-    return Rollout(torch.zeros(count, 1), action, torch.ones(count), torch.zeros(count, 1), terminated, truncated)
+    ends = (terminated, truncated, 0.9 * (1 - terminated))
+    return Rollout(torch.zeros(count, 1), action, torch.ones(count), torch.zeros(count, 1), *ends)
 
 
 ENDS = ((0, 0), (1, 0), (0, 1))  # going on, terminated, truncated
@@ -91,8 +93,6 @@ def test_the_first_ratio_of_ppo_is_one(continuous):
     logprob, _ = agent.act.logprob_and_entropy(rollout.state.flatten(0, 1), rollout.action.flatten(0, 1))
     assert torch.allclose(logprob, rollout.logprob.flatten())
     assert rollout.logprob.std() > 0 or not continuous
-    sent = agent.env_action(rollout.action)
-    assert torch.equal(sent, rollout.action.clamp(-1, 1) if continuous else rollout.action)
 
 
 def test_density_of_a_gaussian_policy():
@@ -221,7 +221,24 @@ def test_target_networks_move_slowly():
 def rows(*numbers):
     """Transitions from number to number + 1, in one environment."""
     x = torch.tensor(numbers, dtype=torch.float32)[:, None]
-    return Rollout(x[..., None], x.long(), x, x[..., None] + 1, x * 0, x * 0)
+    return Rollout(x[..., None], x.long(), x, x[..., None] + 1, x * 0, x * 0, x * 0 + 0.5)
+
+
+def test_sums_of_rewards_end_with_a_piece_or_an_episode():
+    """Rewards 1 to 7, gamma 0.5, pieces of 3; step 4 terminates in one environment and is truncated in the other."""
+    one = rows(*range(1, 8))
+    both = Rollout(*[torch.cat((x, x), 1) for x in one if x is not None])
+    both.terminated[3, 0], both.truncated[3, 1], both.discount[3, 0] = 1, 1, 0
+    found = look_ahead(both, 3)
+    # 1 + 2 / 2 + 3 / 4, 2 + 3 / 2, 3; the episode ends in 4; 5 + 6 / 2, 6; 7 is a piece of its own
+    assert found.reward.T.tolist() == [[2.75, 3.5, 3, 4, 8, 6, 7]] * 2
+    assert found.next_state[:, :, 0].T.tolist() == [[4, 4, 4, 5, 7, 7, 8]] * 2
+    assert found.discount.T.tolist() == [
+        [0.125, 0.25, 0.5, 0, 0.25, 0.5, 0.5],
+        [0.125, 0.25, 0.5, 0.5, 0.25, 0.5, 0.5],
+    ]
+    unchanged = look_ahead(rows(*range(1, 8)), 1)
+    assert all(torch.equal(x, y) for x, y in zip(unchanged[:-1], one[:-1], strict=True))
 
 
 def test_replay_buffer_overwrites_the_oldest():
@@ -267,12 +284,13 @@ def test_the_end_of_an_episode_keeps_its_last_state(limit):
     assert env.state_NS.tolist() == [[1], [1]] and env.returns == [3.0, 3.0]
 
 
+@pytest.mark.parametrize("n_step", [1, 5])
 @pytest.mark.parametrize(("limit", "value"), [(True, 2.0), (False, 1.75)])
-def test_values_across_a_time_limit(limit, value):
+def test_values_across_a_time_limit(limit, value, n_step):
     """A reward of 1 for ever is worth 1 / (1 - 0.5); three of them are worth 1 + 0.5 + 0.25."""
     args = Config(AgentDQN, Corridor, {"limit": limit}, gamma=0.5, learning_rate=3e-3, soft_update_tau=0.05)
     agent, buffer = AgentDQN([16, 16], 1, 2, -1, args), ReplayBuffer(1000)
-    buffer.update(agent.explore_env(VecEnv(args.make_env, 2, 0), 100))
+    buffer.update(look_ahead(agent.explore_env(VecEnv(args.make_env, 2, 0), 100), n_step))
     for _ in range(400):
         agent.update_once(buffer.sample(64))
     q = agent.act(torch.tensor([[0.0]]))
@@ -281,8 +299,8 @@ def test_values_across_a_time_limit(limit, value):
 
 def test_actions_fill_the_range_of_the_environment():
     ours, raw = GymEnv("Pendulum-v1"), gym.make("Pendulum-v1")
-    for action in (-1.0, 0.25, 1.0):
+    for action, clipped in ((-1.0, -1.0), (0.25, 0.25), (1.0, 1.0), (3.0, 1.0)):
         ours.reset(seed=0), raw.reset(seed=0)
         state, reward, *_ = ours.step(np.array([action], dtype=np.float32))
-        expected, wanted, *_ = raw.step(np.array([2 * action], dtype=np.float32))
+        expected, wanted, *_ = raw.step(np.array([2 * clipped], dtype=np.float32))
         assert state == pytest.approx(expected) and reward == pytest.approx(wanted)
