@@ -172,7 +172,7 @@ def as_array(value: Any, port: Port) -> Array:
         array = objects.astype(np.float64 if is_float else port.dtype)
     except OverflowError:
         raise out_of_range(port) from None
-    fits = np.abs(array) <= np.finfo(port.dtype).max if is_float else array == objects
+    fits = np.abs(array) <= port.largest if is_float else array == objects
     if not np.all(fits):
         raise out_of_range(port)
     array = array.astype(port.dtype, copy=False)
@@ -184,6 +184,8 @@ def out_of_range(port: Port) -> BadRequest:
     expected = port.dtype
     if port.low is not None and port.high is not None:
         expected = f"whole numbers from {port.low.tolist()!s:.60} to {port.high.tolist()!s:.60}"
+    elif np.dtype(port.dtype).kind == "f":
+        expected = f"{port.dtype} from {-port.largest:g} to {port.largest:g}"
     return BadRequest(f"{port.name} has a value that is out of range; expected {expected}")
 
 
@@ -253,6 +255,8 @@ class TensorForm:
                 )
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise BadRequest(f"{name} has NaN or infinity; expected finite numbers")
+            if array.dtype.kind == "f" and (np.abs(array) > port.largest).any():
+                raise out_of_range(port)
             check_bounds(array, port)
         sizes = {len(array) for array in given.values()}
         if len(sizes) > 1:

@@ -180,6 +180,9 @@ def port_schema(port: Port) -> dict[str, Any]:
     dtype = np.dtype(port.dtype)
     if dtype.kind == "b":
         return of_shape({"enum": [False, True, 0, 1]}, port.shape)
+    if dtype.kind == "f" and port.low is None:
+        largest = np.full(port.shape, port.largest)
+        return between(-largest, largest, "number")
     limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
     low = np.full(port.shape, limits.min) if port.low is None else np.maximum(port.low, limits.min)
     high = np.full(port.shape, limits.max) if port.high is None else np.minimum(port.high, limits.max)

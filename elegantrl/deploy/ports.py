@@ -29,6 +29,9 @@ Path = tuple[str | int, ...]
 FIRST = "first"
 """The name of the flags [N] of rows that begin an episode."""
 
+LARGEST = 1e18
+"""The largest number of a request, up to its sign: far beyond it the sums of a network overflow."""
+
 
 @dataclass(frozen=True, eq=False)
 class Port:
@@ -47,6 +50,11 @@ class Port:
     @cached_property
     def name(self) -> str:
         return ".".join(map(str, self.path))
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest number that a request may have here, of a type with fractions."""
+        return min(float(np.finfo(self.dtype).max), LARGEST)
 
     def as_json(self) -> dict[str, Any]:
         return {"name": self.name, "shape": ["N", *self.shape], "dtype": self.dtype}
