@@ -16,6 +16,7 @@ from elegantrl import tree
 from elegantrl.agents.base import AgentConfig
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.agents.sac import SACConfig
+from elegantrl.agents.team.mappo import MAPPOConfig
 from elegantrl.data.memory import Replay
 from elegantrl.envs import VecEnv, make_env
 from elegantrl.envs.isaac import IsaacLabVecEnv, is_simulator
@@ -163,6 +164,28 @@ def test_a_team_pushes_with_actions_in_its_own_units() -> None:
         obs = step.obs
     plain = make_env(FakeIsaacLabTeam, 3, state=False)
     assert plain.spec.obs == Leaf((2, 3)) and plain.reset(0).shape == (3, 2, 3)
+
+
+def test_a_team_learns_from_no_buffer_and_no_nan() -> None:
+    env = make_env(FakeIsaacLabTeam, LANES)
+    config = MAPPOConfig(hidden=(16,), horizon=24, batch_size=48, num_epochs=2)
+    learner = Learner("mappo", config, env.spec, env.device, seed=0)
+    actor = GroupActor(env, learner.policy_spec(), seed=0, on_nonfinite="stop")
+    num_cut = 0
+    for seq in range(3):
+        fragment = actor.sample(learner.weights(), config.horizon, seq)
+        rollout = fragment.rollout
+        done = (rollout.terminated | rollout.truncated)[:-1]
+        assert not fragment.faults
+        assert all(bool(x.isfinite().all()) for x in tree.leaves((rollout.obs, rollout.next_obs, rollout.reward)))
+        assert torch.equal(rollout.next_obs.state[:-1][~done], rollout.obs.state[1:][~done])
+        assert torch.equal(rollout.next_obs.state[:-1][done], rollout.obs.state[:-1][done]), (
+            "the last one that is known"
+        )
+        num_cut += int(rollout.truncated.sum())
+        learner.learn([fragment])
+    assert num_cut > 3 and learner.num_updates() > 1
+    assert all(bool(x.isfinite().all()) for x in learner.agent.state_dict().values())
 
 
 class UnlikeAgents(FakeIsaacLabTeam):
