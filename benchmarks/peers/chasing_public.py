@@ -13,7 +13,6 @@ import time
 from typing import Any
 
 import torch
-from elegantrl.envs.PointChasingEnv import PointChasingVecEnv
 from elegantrl.train import run
 from torch import Tensor
 
@@ -22,6 +21,8 @@ from elegantrl.agents import AgentPPO
 
 LIMIT = 300.0
 """Seconds of the processor after which a run is given up."""
+LENGTH = 100
+"""The longest episode."""
 
 
 class Chasing:
@@ -49,24 +50,10 @@ class Chasing:
         reward = before - after - 0.01 * action.square().sum(1)
         self.state = torch.cat([chaser, velocity, target, drift], dim=1)
         self.elapsed += 1
-        done = (after < 1) | (self.elapsed >= 100)
+        done = (after < 1) | (self.elapsed >= LENGTH)
         rows = done.nonzero().squeeze(1)
         self.state[rows], self.elapsed[rows] = self.first(len(rows)), 0.0
         return self.state, reward, done, None
-
-
-class Documented(PointChasingVecEnv):  # type: ignore[misc]
-    """The package's own, and the bonus of its documents."""
-
-    def __init__(self, env_num: int) -> None:
-        super().__init__(env_num=env_num, sim_gpu_id=-1)
-
-    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        state, reward, done, info = super().step(actions)
-        return state, reward + 8 * (self.distances < self.dim), done, info
-
-
-TASKS: dict[str, tuple[Any, int]] = {"Chasing": (Chasing, 100), "documented": (Documented, 1024)}
 
 
 class Over(Exception):
@@ -79,7 +66,6 @@ class Watch:
     total_step = 0
 
     def __init__(self, cwd: str, env: Any, args: Any, **_: Any) -> None:
-        self.kind, self.limit = TASKS[args.env_name]
         self.bar, self.num_envs = args.bar, args.num_envs
         self.spent = self.wall = 0.0
         self.go_on()
@@ -91,17 +77,17 @@ class Watch:
         self.spent += time.process_time() - self.start
         self.wall += time.perf_counter() - self.clock
         self.total_step += steps * self.num_envs
-        self.score = score(self.kind(1000), actor, self.limit)
+        self.score = score(Chasing(1000), actor)
         print(self.total_step, round(self.spent, 2), round(self.score, 3), file=sys.stderr)
         if self.score >= self.bar or self.spent > LIMIT:
             raise Over
         self.go_on()
 
 
-def score(env: Any, actor: Any, limit: int) -> float:
+def score(env: Chasing, actor: Any) -> float:
     """The mean return of the first episode in every lane, without exploration."""
     state, total, goes_on = env.reset(), torch.zeros(env.env_num), torch.ones(env.env_num, dtype=torch.bool)
-    for _ in range(limit):
+    for _ in range(LENGTH):
         state, reward, done, _ = env.step(actor(state))
         total += reward * goes_on
         goes_on &= ~done.bool()
@@ -113,7 +99,7 @@ def score(env: Any, actor: Any, limit: int) -> float:
 def main() -> None:
     num_envs, horizon, batch, epochs = map(int, sys.argv[1:5])
     learning_rate, bar = map(float, sys.argv[5:7])
-    task, seed = sys.argv[7], int(sys.argv[8])
+    seed = int(sys.argv[7])
     watches: list[Watch] = []
 
     class Kept(Watch):
@@ -122,8 +108,8 @@ def main() -> None:
             super().__init__(*args, **kwargs)
 
     run.Evaluator = Kept
-    env_args = {"env_name": task, "num_envs": num_envs, "env_num": num_envs, "max_step": TASKS[task][1]}
-    args = Config(AgentPPO, TASKS[task][0], env_args | {"state_dim": 8, "action_dim": 2, "if_discrete": False})
+    env_args = {"env_name": "Chasing", "num_envs": num_envs, "env_num": num_envs, "max_step": LENGTH}
+    args = Config(AgentPPO, Chasing, env_args | {"state_dim": 8, "action_dim": 2, "if_discrete": False})
     args.net_dims = [64, 64]
     args.horizon_len, args.batch_size = horizon, batch
     args.repeat_times = epochs * num_envs  # it counts the steps of one environment
