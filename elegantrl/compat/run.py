@@ -12,6 +12,7 @@ from rich.console import Console
 from ..config.run import RunConfig
 from ..population.results import PopulationResult
 from ..runtime.display import RunDisplay
+from ..runtime.main_module import main_module_is_guarded
 from ..runtime.run import RunResult, run_training
 from .config import Config
 from .folder import open_folder
@@ -53,6 +54,14 @@ def _train(args: Config, in_processes: bool) -> RunResult:
     config, (source, eval_source) = args.run_config(), args.sources()
     if in_processes:
         config = _with_workers(config, args.num_workers)
+        if not config.execute.num_learners and not main_module_is_guarded():
+            warnings.warn(
+                "everything runs in this process, because others would repeat the script; write `if __name__ =="
+                ' "__main__":` around the call',
+                UserWarning,
+                stacklevel=3,
+            )
+            config = replace(config, execute=replace(config.execute, executor="inline"))
     elif config.execute.executor == "auto":
         config = replace(config, execute=replace(config.execute, executor="inline"))
     folder = Path(args.cwd)

@@ -12,19 +12,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict
 from torch import Tensor
 
 from ..errors import ConfigError, SpecError
 from ..rng import derive_seed
 from ..tree import Tree
-from ..types import EnvSpec, Step
+from ..types import EnvSpec, Obs, Step
 from .atari import USUAL_FRAMES
 from .episodic import EpisodicVecEnv
 from .hints import suggest
 from .masks import empty_lanes, empty_mask, mask_size
 from .space_text import describe_spaces
 from .spaces import ActionCodec, Frame, ObsCodec, to_device
+
+SEEN_KEY, PRIVILEGED_KEY = "state", "privileged_state"
+"""What a policy sees and what only its critic may see, in tasks of MuJoCo Playground."""
 
 
 @contextmanager
@@ -82,14 +85,15 @@ class EnvPoolVecEnv(EpisodicVecEnv):
         size = mask_size(name, self._action.spec, masks, obs_space)
         self._obs = ObsCodec(name, obs_space, size)
         self._has_masks = size is not None
+        self._is_privileged = isinstance(obs_space, Dict) and {*obs_space.spaces} == {SEEN_KEY, PRIVILEGED_KEY}
         self.spec = EnvSpec(
             name=name,
-            obs=self._obs.spec,
+            obs=self._split(self._obs.spec),
             action=self._action.spec,
             num_envs=num_envs,
             max_episode_steps=pool_spec.config.max_episode_steps,
             target_return=getattr(pool_spec.config, "reward_threshold", None),
-            spaces=describe_spaces(obs_space, action_space),
+            spaces=describe_spaces(obs_space[SEEN_KEY] if self._is_privileged else obs_space, action_space),
         )
         self._tensor = to_device(self.device)
 
@@ -110,7 +114,14 @@ class EnvPoolVecEnv(EpisodicVecEnv):
         with _quiet():
             self._pool = self._make(self._env_id, "gymnasium", seed=seeds, **self._settings)
             batch, _ = self._pool.reset()
-        return self._obs.encode(self._frame(batch, self.spec.num_envs), self._tensor)
+        return self._encode(self._frame(batch, self.spec.num_envs))
+
+    def _encode(self, frame: Frame) -> Tree:
+        return self._split(self._obs.encode(frame, self._tensor))
+
+    def _split(self, obs: Tree) -> Tree:
+        """The policy must not see what a robot cannot measure."""
+        return Obs(obs[SEEN_KEY], state=obs[PRIVILEGED_KEY]) if self._is_privileged else obs
 
     def _frame(self, batch: Any, num_envs: int) -> Frame:
         return self._obs.batch(batch[:, 0] if self._is_single_frame else batch, num_envs)
@@ -119,7 +130,7 @@ class EnvPoolVecEnv(EpisodicVecEnv):
         batch, reward, terminated, truncated, _ = self._pool.step(self._action.decode(action))
         self._num_steps += 1
         frame = self._frame(batch, self.spec.num_envs)
-        next_obs = self._obs.encode(frame, self._tensor)
+        next_obs = self._encode(frame)
         obs = next_obs
         done = terminated | truncated
         if done.any():
@@ -129,7 +140,7 @@ class EnvPoolVecEnv(EpisodicVecEnv):
             frame = [rows.copy() for rows in frame]
             for rows, begun in zip(frame, fresh, strict=True):
                 rows[info["env_id"]] = begun
-            obs = self._obs.encode(frame, self._tensor)
+            obs = self._encode(frame)
         if self._has_masks:
             for lane in empty_lanes(frame[-1], self.spec.action):
                 raise empty_mask(self.spec.name, lane, self._num_steps)

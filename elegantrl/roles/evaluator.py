@@ -38,7 +38,8 @@ class Score:
 
     @property
     def std(self) -> float:
-        return math.sqrt(math.fsum((r - self.mean) ** 2 for r in self.returns) / len(self.returns))
+        mean = self.mean  # a sum over all episodes
+        return math.sqrt(math.fsum((r - mean) ** 2 for r in self.returns) / len(self.returns))
 
     @property
     def ci95(self) -> float:

@@ -64,4 +64,4 @@ def test_ppo_balances_the_pole(tmp_path: Path) -> None:
     """The highest return is 50: a thousand steps of at most 0.05."""
     assert main(["train", "ppo", TASK, "--seed", "1", "--run-dir", str(tmp_path / "run")]) == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["stop_reason"] == "target" and summary["best_return"] >= 49
+    assert summary["stop_reason"] == "target_return" and summary["best_return"] >= 49

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -119,6 +121,19 @@ def test_confidence_interval_by_hand() -> None:
     # 0 and 10: sample standard deviation 10 / sqrt(2), t = 12.71 with one degree: 12.71 * 10 / 2.
     assert Score((0.0, 10.0)).ci95 == pytest.approx(63.55)
     assert Score((7.0,) * 4).ci95 == 0.0
+
+
+def test_the_deviation_of_many_episodes_takes_as_many_sums_as_that_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took a sum over all episodes for each of them: 0.6 s for 5,000."""
+    calls = []
+
+    def counted(values: Any) -> float:
+        calls.append(1)
+        return math.fsum(values)
+
+    monkeypatch.setattr("elegantrl.roles.evaluator.math", SimpleNamespace(fsum=counted, sqrt=math.sqrt))
+    assert Score(tuple(map(float, range(1000)))).std == pytest.approx(288.675, abs=1e-3)
+    assert len(calls) == 2
 
 
 def test_quantiles_are_those_of_students_distribution() -> None:

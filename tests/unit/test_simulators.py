@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,10 +16,10 @@ from elegantrl import tree
 from elegantrl.agents.base import AgentConfig
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.agents.sac import SACConfig
+from elegantrl.agents.team.mappo import MAPPOConfig
 from elegantrl.data.memory import Replay
 from elegantrl.envs import VecEnv, make_env
 from elegantrl.envs.isaac import IsaacLabVecEnv, is_simulator
-from elegantrl.envs.isaac.groups import ObsGroups, TensorActions, as_space
 from elegantrl.errors import ConfigError, SpecError
 from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
@@ -167,6 +166,28 @@ def test_a_team_pushes_with_actions_in_its_own_units() -> None:
     assert plain.spec.obs == Leaf((2, 3)) and plain.reset(0).shape == (3, 2, 3)
 
 
+def test_a_team_learns_from_no_buffer_and_no_nan() -> None:
+    env = make_env(FakeIsaacLabTeam, LANES)
+    config = MAPPOConfig(hidden=(16,), horizon=24, batch_size=48, num_epochs=2)
+    learner = Learner("mappo", config, env.spec, env.device, seed=0)
+    actor = GroupActor(env, learner.policy_spec(), seed=0, on_nonfinite="stop")
+    num_cut = 0
+    for seq in range(3):
+        fragment = actor.sample(learner.weights(), config.horizon, seq)
+        rollout = fragment.rollout
+        done = (rollout.terminated | rollout.truncated)[:-1]
+        assert not fragment.faults
+        assert all(bool(x.isfinite().all()) for x in tree.leaves((rollout.obs, rollout.next_obs, rollout.reward)))
+        assert torch.equal(rollout.next_obs.state[:-1][~done], rollout.obs.state[1:][~done])
+        assert torch.equal(rollout.next_obs.state[:-1][done], rollout.obs.state[:-1][done]), (
+            "the last one that is known"
+        )
+        num_cut += int(rollout.truncated.sum())
+        learner.learn([fragment])
+    assert num_cut > 3 and learner.num_updates() > 1
+    assert all(bool(x.isfinite().all()) for x in learner.agent.state_dict().values())
+
+
 class UnlikeAgents(FakeIsaacLabTeam):
     """``left`` pushes or not; ``right`` has three forces."""
 
@@ -245,64 +266,26 @@ def test_a_missing_package_is_named() -> None:
         make_env("mjlab:Some-Task", 2)
 
 
-def test_groups_can_be_named() -> None:
-    env = IsaacLabVecEnv(FakeIsaacLabEnv(3), policy_group="critic")
-    assert env.spec.obs == Leaf((4,)), "the policy sees what is meant for the critic, which then needs no more"
-    assert IsaacLabVecEnv(FakeIsaacLabEnv(3), critic_group="").spec.obs == Leaf((3,))
-    expected = r"'FakeIsaacLabEnv': its observations have the groups \['critic', 'policy'\] and not 'teacher'; name one"
-    with pytest.raises(SpecError, match=expected):
-        IsaacLabVecEnv(FakeIsaacLabEnv(3), critic_group="teacher")
-    sample = {"student": torch.zeros(3, 2), "teacher": torch.zeros(3, 2)}
-    with pytest.raises(SpecError, match=r"and not 'policy or actor or obs'; name one of them by policy_group"):
-        ObsGroups("x", sample, 3, torch.device("cpu"))
+class Silent(FakeVecTask):
+    """An early version: it does not tell time limits from ends."""
+
+    def step(self, actions: Tensor) -> Any:
+        obs, reward, reset, _ = super().step(actions)
+        return obs, reward, reset, {}
 
 
-def test_terms_of_groups_are_trees_and_one_state() -> None:
-    picture = torch.arange(24, dtype=torch.uint8).view(2, 2, 3, 2)
-    policy = {"camera": picture, "joints": torch.ones(2, 4, dtype=torch.float64), "height": torch.ones(2)}
-    sample = {
-        "policy": policy,
-        "critic": {"mass": torch.full((2, 1), 3.0), "map": torch.zeros(2, 2, 2)},
-        "other": picture,
-    }
-    groups = ObsGroups("x", sample, 2, torch.device("cpu"))
-    leaves = {"camera": Leaf((2, 3, 2), "uint8"), "joints": Leaf((4,)), "height": Leaf((1,))}
-    assert groups.spec == Obs(leaves, state=Leaf((5,)))  # type: ignore[arg-type]
-    obs = groups.read(sample)
-    picture.zero_()
-    assert obs.seen["camera"].sum() == 276 and obs.seen["joints"].dtype == torch.float32
-    assert obs.state.tolist() == [[3, 0, 0, 0, 0]] * 2
-    assert isinstance(groups.space, gym.spaces.Dict) and groups.space["camera"] == gym.spaces.Box(
-        0, 255, (2, 3, 2), np.uint8
-    )
-    with pytest.raises(SpecError, match=r"'x': an observation has shape \(2, 3\), expected \(2, 4\) as at its first"):
-        groups.read(sample | {"policy": policy | {"joints": torch.ones(2, 3)}})
-    with pytest.raises(SpecError, match="an observation lacks parts of the group 'policy'"):
-        groups.read({"policy": {"camera": picture}})
-
-
-def test_actions_have_the_units_of_their_space() -> None:
-    cpu = torch.device("cpu")
-    box = gym.spaces.Box(np.array([0.0, -np.inf], np.float32), np.array([4.0, np.inf], np.float32))
-    given = torch.tensor([[-1.0, 7.0], [3.0, -7.0]])
-    decoded = TensorActions("x", box, 2, cpu).decode(given)
-    assert decoded.tolist() == [[0, 7], [4, -7]] and decoded.data_ptr() != given.data_ptr()
-    choice = TensorActions("x", gym.spaces.Discrete(3, start=2), 2, cpu)
-    assert choice.decode(torch.tensor([0, 2])).tolist() == [[2], [4]]
-    several = TensorActions("x", gym.spaces.MultiDiscrete([3, 2]), 1, cpu)
-    assert several.decode(torch.tensor([[2, 1]])).tolist() == [[2, 1]]
-    with pytest.raises(SpecError, match=r"action has shape \(2, 1\), expected \(2, 2\)"):
-        TensorActions("x", box, 2, cpu).decode(torch.zeros(2, 1))
-
-
-def test_spaces_of_other_libraries() -> None:
-    box = SimpleNamespace(shape=(2,), dtype="float32", low=-1.0, high=(2.0, 3.0))
-    assert as_space(box) == gym.spaces.Box(np.array([-1, -1], np.float32), np.array([2, 3], np.float32))
-    assert as_space(SimpleNamespace(spaces={"a": box}, shape=()))["a"] == as_space(box)  # type: ignore[index]
-    assert as_space(SimpleNamespace(n=3)) == gym.spaces.Discrete(3)
-    assert as_space(SimpleNamespace(nvec=[3, 2])) == gym.spaces.MultiDiscrete([3, 2])
-    with pytest.raises(SpecError, match="a space of kind SimpleNamespace is not known"):
-        as_space(SimpleNamespace())
+def test_a_task_that_sends_no_time_limits_has_them_counted() -> None:
+    for same_step in (False, True):
+        env = make_env(Silent, LANES, num_states=4, same_step=same_step)
+        obs = env.reset(0)
+        num_cut = 0
+        for _ in range(40):
+            step = env.step(torch.zeros(LANES, 1))
+            after = rail.advance(obs.state, torch.zeros(LANES))
+            assert torch.equal(step.truncated, rail.is_late(after))
+            assert torch.equal(step.terminated, rail.has_ended(after) & ~rail.is_late(after))
+            obs, num_cut = step.obs, num_cut + int(step.truncated.sum())
+        assert num_cut > 5
 
 
 class Hand(FakeVecTask):

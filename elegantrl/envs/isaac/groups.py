@@ -5,7 +5,7 @@ Axes: N environment lanes, S state, A action.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,9 @@ class ObsGroups:
         self.seen: Tree = tree.map_leaves(_leaf, as_tree(groups[self._policy]))
         self.spec: Tree = self.seen
         if self._critic:
-            width = sum(leaf.shape.numel() // num_envs for leaf in tree.leaves(as_tree(groups[self._critic])))
+            terms = tree.named_leaves(as_tree(groups[self._critic]))
+            self._terms = list(terms)  # later observations may have them in another order
+            width = sum(term.shape.numel() // num_envs for term in terms.values())
             self.spec = Obs(self.seen, state=Leaf((width,)))  # type: ignore[arg-type]
 
     @property
@@ -71,16 +73,24 @@ class ObsGroups:
         """A copy of the observations [N, ...]; the critic's group may be missing if ``known`` has its state."""
         groups = as_groups(obs)
         given = as_tree(groups.get(self._policy))
-        if list(tree.named_leaves(given)) != list(tree.named_leaves(self.seen)):
-            raise SpecError(f"environment {self.name!r}: an observation lacks parts of the group {self._policy!r}")
+        self._require(tree.named_leaves(given), tree.named_leaves(self.seen), self._policy)
         seen = tree.map_leaves(self._copy, self.seen, given)
         if not self._critic:
             return seen
         if self._critic not in groups:
             return Obs(seen, state=known.state)
-        parts = [x.reshape(self.num_envs, -1) for x in tree.leaves(as_tree(groups[self._critic]))]
+        terms = tree.named_leaves(as_tree(groups[self._critic]))
+        self._require(terms, self._terms, self._critic)
+        parts = [terms[name].reshape(self.num_envs, -1) for name in self._terms]
         state = torch.cat([x.to(self.device, torch.float32) for x in parts], -1)  # a new tensor
         return Obs(seen, state=self._checked(self.spec.state, state))
+
+    def _require(self, given: Iterable[str], expected: Iterable[str], group: str) -> None:
+        if set(given) != set(expected):
+            raise SpecError(
+                f"environment {self.name!r}: an observation has the parts {sorted(given)} of the group {group!r},"
+                f" expected {sorted(expected)} as at its first reset"
+            )
 
     def _copy(self, leaf: Leaf, x: Tensor) -> Tensor:
         return self._checked(leaf, x.unsqueeze(1) if x.dim() == 1 else x).to(self.device, leaf.torch_dtype, copy=True)

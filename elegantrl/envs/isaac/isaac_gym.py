@@ -55,9 +55,10 @@ class IsaacGymVecEnv(SimulatorVecEnv):
         done = reset.to(self.device) != 0
         self._elapsed += 1
         was_reset = done & (self.env.progress_buf.to(self.device) == 0)
-        # The flags are computed from the counter, which a reset within the step has set to 0.
-        late = was_reset & (self._elapsed >= self._limit - 1)
-        truncated = (extras["time_outs"].to(self.device) != 0) | late if "time_outs" in extras else late
+        truncated = self._elapsed >= self._limit - 1
+        if "time_outs" in extras:
+            # These flags are computed from the counter, which a reset within the step has set to 0.
+            truncated = (extras["time_outs"].to(self.device) != 0) | (was_reset & truncated)
         self._elapsed.masked_fill_(done, 0)
         first = self._first_obs(last, done & ~was_reset)
         return Outcome(first, reward, done & ~truncated, done & truncated, last, ~was_reset)

@@ -9,6 +9,7 @@ Axes: N environment lanes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,11 +100,14 @@ def spread(rows: Any, like: dict[str, Any]) -> tuple[dict[str, Any] | None, list
     if not found:
         return None, flags
     shown = next(iter(found.values()))
-    groups = {key: tree.map_leaves(torch.clone, as_tree(like[key])) for key in shown}
+    groups = {key: tree.map_leaves(torch.clone, as_tree(like[key])) for key in shown if key in like}
     for lane, row in found.items():
-        for whole, part in zip(tree.leaves(groups), tree.leaves(row), strict=True):
-            whole[lane] = torch.as_tensor(part)
+        tree.map_leaves(partial(_set_lane, lane), groups, row)
     return groups, flags
+
+
+def _set_lane(lane: int, whole: Tensor, part: Any) -> None:
+    whole[lane] = torch.as_tensor(part)
 
 
 def _row(row: Any, like: dict[str, Any]) -> dict[str, Any]:
