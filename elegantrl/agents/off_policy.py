@@ -82,8 +82,8 @@ class ActorCriticConfig(ReplayConfig, HTermConfig):
     num_critics: int = setting(2, ge=1)
     """Independent critics in the ensemble."""
     target_critics: Aggregate = "min"
-    """How critics form a target: their `min`imum (against over-estimation), their `mean` (against variance), or the
-    minimum of a random `subset`, drawn for every update."""
+    """How critics form a target: the `min` of all (against over-estimation), the `mean` of all (against variance), or
+    the minimum of a random `subset`, drawn for every update."""
     subset_size: int = setting(2, ge=1, only_with={"target_critics": "subset"})
     """Critics in that random subset."""
     actor_interval: int = setting(1, ge=1)
