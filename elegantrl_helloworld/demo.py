@@ -38,8 +38,8 @@ DEMOS: dict[str, tuple[Any, dict[int, tuple[str, dict]]]] = {
         1: ("CartPole-v1", {
             "gamma": 0.98, "break_step": 150_000, "eval_per_step": 5_000, "eval_times": 20, "target_return": 490}),
         2: ("LunarLander-v3", {
-            "num_envs": 8, "horizon_len": 8, "n_step": 4, "reward_scale": 0.1, "explore_steps": 40_000,
-            "break_step": 500_000, "eval_per_step": 20_000, "eval_times": 20, "target_return": 240}),
+            "horizon_len": 8, "n_step": 4, "reward_scale": 0.1, "explore_rate": 0.02, "explore_steps": 40_000,
+            "num_envs": 8, "break_step": 500_000, "eval_per_step": 20_000, "eval_times": 20, "target_return": 240}),
     }),
     "discrete_on": (AgentDiscretePPO, {
         1: ("CartPole-v1", {

@@ -40,7 +40,7 @@ class QNet(nn.Module):
 
     def __init__(self, net_dims: list[int], state_dim: int, action_dim: int):
         super().__init__()
-        self.net = build_mlp([state_dim, *net_dims, action_dim])
+        self.net = build_mlp([state_dim, *net_dims, action_dim], norm=True)
 
     def forward(self, state_BS: Tensor) -> Tensor:
         return self.net(state_BS)  # q_BA
