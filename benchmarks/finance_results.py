@@ -172,16 +172,15 @@ def learned(done: Experiment) -> list[dict[str, Any]]:
 def learning_table(runs: list[dict[str, Any]]) -> str:
     """How the agents learned, beside random actions on the same years."""
     lines = [
-        "| agent | training episodes, first tenth | last tenth: mean (min .. max) | chosen snapshot on validation |"
-        " seconds of a run |",
-        "|---|---|---|---|---|",
+        "| agent | training episodes, first tenth | last tenth: mean (min .. max) | chosen snapshot on validation |",
+        "|---|---|---|---|",
     ]
     for agent in dict.fromkeys(run["agent"] for run in runs):
         own = [run for run in runs if run["agent"] == agent]
-        first, seconds = (statistics.fmean(run[name] for run in own) for name in ("first_tenth", "wall_seconds"))
+        first = statistics.fmean(run["first_tenth"] for run in own)
         last, validation = (spread([run[name] for run in own], "+.1f") for name in ("last_tenth", "validation"))
-        lines.append(f"| {agent} | {first:+.1f} | {last} | {validation} | {seconds:.0f} |")
-    lines.append(f"| random actions | | {random_return():+.1f} | | |")
+        lines.append(f"| {agent} | {first:+.1f} | {last} | {validation} |")
+    lines.append(f"| random actions | | {random_return():+.1f} | |")
     return "\n".join(lines) + "\n"
 
 
