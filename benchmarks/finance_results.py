@@ -1,37 +1,46 @@
 """What do agents earn on real prices? DDPG, TD3, SAC, PPO and A2C, five seeds each, against every baseline.
 
-    python benchmarks/finance_results.py --run-dir runs/finance_results              # train (or resume) and back-test
-    python benchmarks/finance_results.py --run-dir runs/first --agents ppo --seeds 1 # what does one run cost?
+    python benchmarks/finance_results.py --run-dir runs/finance_results   # train (or resume) and back-test
+    python benchmarks/finance_results.py --run-dir runs/part1 --agents ppo --seeds 2   # train a part
+    python benchmarks/finance_results.py --run-dir runs/finance_results --join runs/part1 runs/part2 ...
 
 Stock trading with 20 stocks: trained on 1990 to 2012, chosen on 2013 to 2016, tested on 2017 to 2022; 0.1 % cost.
-Writes results/finance_results.json, .md, .png (equity), finance_sharpe.png (intervals) and finance_report.html; with
-other agents or fewer seeds it only prints.
+Writes results/finance_results.json, .md, .png (equity), finance_sharpe.png (intervals) and finance_report.html. A part
+is only trained: it says what its runs reach on the validation period, and the test period stays closed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import shutil
 import statistics
-import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from common import RESULTS, environment, write_json
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+from torch import Tensor
 
-from elegantrl.finance.experiment import Experiment, ExperimentConfig, run_experiment
+from elegantrl.finance import StockTradingVecEnv
+from elegantrl.finance.experiment import Experiment, ExperimentConfig, load_experiment, run_experiment
 from elegantrl.finance.metrics import sharpe_difference
 from elegantrl.finance.report import render
 from elegantrl.finance.results import Backtest, Row, as_json, of_experiment
 from elegantrl.report.draw import COLOURS, GREY, style_axes
+from elegantrl.store.trained import TrainedPolicy
 
 AGENTS = ("ppo", "a2c", "ddpg", "td3", "sac")
-SEEDS, MAX_STEPS, SNAPSHOTS = 5, 200_704, 14
+SEEDS, MAX_STEPS, SNAPSHOTS = 5, 102_400, 10
+EPISODES = 1024
 
 
 def is_seed(row: Row) -> bool:
@@ -49,11 +58,12 @@ def shown_rows(found: Backtest) -> list[Row]:
 
 
 def spread(values: list[float], form: str) -> str:
-    """The mean and the range of some seeds."""
-    if not values:
+    """The mean and the range of some seeds; a policy that never trades has no Sharpe ratio."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
         return ""
-    mean, low, high = (format(x, form) for x in (statistics.fmean(values), min(values), max(values)))
-    return f"{mean} ({low} .. {high})"
+    mean, low, high = (format(x, form) for x in (statistics.fmean(known), min(known), max(known)))
+    return f"{mean} ({low} .. {high})" + (f" of {len(known)}" if len(known) < len(values) else "")
 
 
 def figures_table(found: Backtest) -> str:
@@ -146,15 +156,67 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def cost_of(done: Experiment) -> list[dict[str, Any]]:
-    """What each run took, as its summary says, and what it reached on the validation period."""
+def learned(done: Experiment) -> list[dict[str, Any]]:
+    """What each run took, and what its chosen snapshot earns on years of the training and on the validation period."""
     runs = []
     for run in done.trained:
         summary = json.loads((done.folder / run.folder / "summary.json").read_text())
-        steps, seconds = summary["env_steps"], summary["wall_seconds"]
-        found = {"agent": run.agent, "seed": run.seed, "validation": run.validation, "env_steps": steps}
-        runs.append({**found, "wall_seconds": seconds})
+        found = {"training": training_return(policy_actions(done.folder / run.folder)), "validation": run.validation}
+        steps = {"env_steps": summary["env_steps"], "wall_seconds": summary["wall_seconds"]}
+        runs.append({"agent": run.agent, "seed": run.seed, **steps, **found})
     return runs
+
+
+def policy_actions(folder: Path) -> Callable[[Tensor], Tensor]:
+    """The decisions of a trained policy for lanes."""
+    policy = TrainedPolicy.load(folder).policy
+    carry = policy.initial_carry(EPISODES)
+
+    def decide(obs: Tensor) -> Tensor:
+        nonlocal carry
+        action, carry = policy.act(obs, carry)
+        return action
+
+    return decide
+
+
+@torch.no_grad()
+def training_return(decide: Callable[[Tensor], Tensor]) -> float:
+    """The mean return of episodes of a year that begin at random dates of the training period, the same for all."""
+    period = ExperimentConfig(agents=AGENTS).train
+    env = StockTradingVecEnv(num_envs=EPISODES, period=period, episode_steps=252, random_start=True)
+    obs, total = env.reset(0), torch.zeros(EPISODES)
+    for _ in range(252):
+        step = env.step(decide(obs))
+        obs, total = step.obs, total + step.reward
+    return float(total.mean())
+
+
+def learning_table(runs: list[dict[str, Any]]) -> str:
+    """What the chosen snapshots earn where they were trained and chosen, beside random and greedy actions."""
+    stream = torch.Generator().manual_seed(0)
+    others = {
+        "random actions": lambda obs: torch.rand(EPISODES, 20, generator=stream) * 2 - 1,
+        "always buy": lambda obs: torch.ones(EPISODES, 20),
+    }
+    lines = ["| agent | a year of 1990 to 2012: mean (min .. max) | 2013 to 2016: mean (min .. max) |", "|---|---|---|"]
+    for agent in dict.fromkeys(run["agent"] for run in runs):
+        own = [run for run in runs if run["agent"] == agent]
+        training, validation = (spread([run[name] for run in own], "+.1f") for name in ("training", "validation"))
+        lines.append(f"| {agent} | {training} | {validation} |")
+    lines += [f"| {name} | {training_return(decide):+.1f} | |" for name, decide in others.items()]
+    return "\n".join(lines) + "\n"
+
+
+def join(parts: list[Path], config: ExperimentConfig, folder: Path) -> None:
+    """Copy the runs of parts, which must have the settings of ``config`` but for agents and seeds, to ``folder``."""
+    for part in parts:
+        found = load_experiment(part).config
+        if replace(found, agents=config.agents, seeds=config.seeds, first_seed=config.first_seed) != config:
+            raise SystemExit(f"{part} was trained with other settings; leave it out")
+        for run in sorted((part / "runs").iterdir()):
+            if not (folder / "runs" / run.name).exists():
+                shutil.copytree(run, folder / "runs" / run.name)
 
 
 def main() -> None:
@@ -164,6 +226,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--max-steps", type=int, default=MAX_STEPS)
+    parser.add_argument("--join", nargs="+", type=Path, default=[], help="folders of parts")
     args = parser.parse_args()
     config = ExperimentConfig(
         agents=tuple(args.agents),
@@ -172,15 +235,15 @@ def main() -> None:
         max_steps=args.max_steps,
         snapshots=SNAPSHOTS,
     )
-    started = time.process_time()
+    join(args.join, config, args.run_dir)
     done = run_experiment(config, args.run_dir, resume=(args.run_dir / "finance.yaml").exists(), say=print)
-    print(f"training took {time.process_time() - started:.0f} seconds of the processor, less what was there before")
-    found = of_experiment(done)
-    tables = figures_table(found) + "\n" + differences_table(found)
-    print(tables)
-    if tuple(args.agents) != AGENTS or args.seeds != SEEDS:
+    if (tuple(args.agents), args.seeds, args.first_seed) != (AGENTS, SEEDS, 0):
         return
-    data = {"environment": environment(), "trained": cost_of(done), **as_json(found), "differences": differences(found)}
+    runs = learned(done)
+    found = of_experiment(done)
+    tables = "\n".join([figures_table(found), differences_table(found), learning_table(runs)])
+    print(tables)
+    data = {"environment": environment(), "trained": runs, **as_json(found), "differences": differences(found)}
     write_json("finance_results.json", json.loads(json.dumps(data, default=str)))
     (RESULTS / "finance_results.md").write_text(tables)
     (RESULTS / "finance_report.html").write_text(render(found))

@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
         flags = parse(TrainFlags, words, "elegantrl finance train")
         config, run_dir, resume = flags.experiment, flags.run_dir, flags.resume
     done = run_experiment(config, run_dir, resume, write_line)
-    write_line(f"chosen on {config.validate}: {done.winner}, among {done.tried.policies} policies")
+    write_line(f"chosen on {config.validate}: {done.winner}; policies tried: {done.tried.policies}")
     write_line(f"elegantrl backtest {done.folder}")
     return 0
 

@@ -67,6 +67,9 @@ class ExperimentConfig(Section):
         fixed = {"period", "episode_steps", "random_start"} & self.env.keys()
         for name in sorted(fixed):
             raise ConfigError(f"env.{name} follows from the periods and episode-steps; leave it out")
+        assets = self.env.get("assets", [])
+        if not isinstance(assets, list | tuple):
+            raise ConfigError(f"env.assets={assets} is not a list of names; write assets=[{assets}]")
 
     @property
     def strategies(self) -> tuple[str, ...]:

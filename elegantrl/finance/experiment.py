@@ -9,21 +9,20 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ..envs import make_env
 from ..errors import ConfigError, SpecError
-from ..registry import find_agent
 from ..store.files import write_atomic
 from .config import ENVS, ExperimentConfig
 from .features import with_features
 from .loaders import load_prices
 from .periods import Fold, make_folds
 from .prices import PriceTable
-from .training import Trained, train_strategy
+from .training import Trained, check_agents, train_strategy
 
 __all__ = ["Experiment", "ExperimentConfig", "load_experiment", "run_experiment"]
 
@@ -92,9 +91,7 @@ def run_experiment(
     """Train everything that ``config`` asks for, and choose; a run that a resumed experiment has finished is kept."""
     table = load_prices(config.data)
     folds = make_folds(config.train, config.validate, config.test, table, config.walk_forward)
-    seen = prepared(config, table)
-    for agent in config.agents:
-        find_agent(agent)
+    seen = prepared(config, table, folds)
     folder = claim(config, run_dir, resume)
     table.save(folder / "prices")
     seen.save(folder / "features")
@@ -120,13 +117,15 @@ def load_experiment(folder: Path) -> Experiment:
     return Experiment(folder, config, folds, [Trained(**run) for run in choice["trained"]])
 
 
-def prepared(config: ExperimentConfig, table: PriceTable) -> PriceTable:
+def prepared(config: ExperimentConfig, table: PriceTable, folds: Sequence[Fold]) -> PriceTable:
     """The prices with features, of the assets that are traded; refuses settings before anything is written."""
     assets = config.env.get("assets")
     seen = with_features(table.select(assets) if assets else table, "turbulence_limit" in config.env)
     kwargs = {**config.env, "period": config.train, "episode_steps": config.episode_steps, "random_start": True}
     try:
-        make_env(ENVS[config.kind], 1, data=seen, **kwargs).close()
+        env = make_env(ENVS[config.kind], 1, data=seen, **kwargs)
+        env.close()
+        check_agents(config, folds, env.spec)
     except SpecError as error:
         raise ConfigError(str(error)) from None
     return seen

@@ -88,8 +88,10 @@ class Seen(NamedTuple):
     """What belongs to a state: kept until the next step, which needs it again."""
 
     state: Tensor  # [N, S]
+    row: Tensor  # [N] int64, the date
     obs: Tensor  # [N, O]
     price: Tensor  # [N, A] float32
+    held: Tensor  # [N, A] float64, as in the state but without its other columns between the rows
     value: Tensor  # [N] float64
 
 
@@ -140,20 +142,23 @@ class MarketVecEnv(TensorEnv):
         rows = self._table.index_select(0, row)
         return rows, rows[:, : self.num_assets].clone()
 
-    def see(self, state: Tensor, rows: Tensor, price: Tensor, held: Tensor, value: Tensor) -> None:
-        """Keep the observation of a state whose positions are ``held`` [N, A]; writes to ``rows``."""
-        rows[:, : self.num_assets] = held * value.reciprocal().unsqueeze(1)
+    def see(self, known: Seen, positions: Tensor) -> None:
+        """Keep what belongs to a state whose positions are worth ``positions`` [N, A]. ``known.obs`` are rows of the
+        table as new memory and become the observation; ``positions`` are overwritten unless they are what is held."""
+        out = None if positions is known.held else positions
+        known.obs[:, : self.num_assets] = torch.mul(positions, known.value.reciprocal().unsqueeze(1), out=out)
         if self._levels is not None:
-            level = scaled_turbulence(self._levels[state[:, 0].long()], self.num_assets)
-            rows = torch.cat([rows, level.unsqueeze(1)], 1)
-        self._seen = Seen(state, rows, price, value)
+            level = scaled_turbulence(self._levels[known.row], self.num_assets)
+            known = known._replace(obs=torch.cat([known.obs, level.unsqueeze(1)], 1))
+        self._seen = known
 
     def seen(self, state: Tensor) -> Seen:
         """What belongs to ``state``, which ``dynamics`` has kept unless a lane was reset."""
         if self._seen is None or self._seen.state is not state:
-            rows, price = self.rows_at(state[:, 0].long())
-            held = self.positions(state, price)
-            self.see(state, rows, price, held, state[:, CASH] + held.sum(1))
+            row, held = state[:, 0].long(), state[:, HELD:].contiguous()
+            rows, price = self.rows_at(row)
+            positions = self.positions(held, price)
+            self.see(Seen(state, row, rows, price, held, state[:, CASH] + positions.sum(1)), positions)
         assert self._seen is not None
         return self._seen
 
@@ -161,7 +166,7 @@ class MarketVecEnv(TensorEnv):
         """Whether each asset is traded [N, A]; None if all are always."""
         return None if self._status is None else self._status[row]
 
-    def positions(self, state: Tensor, price: Tensor) -> Tensor:
+    def positions(self, held: Tensor, price: Tensor) -> Tensor:
         """The value of each asset's position [N, A]."""
         raise NotImplementedError
 
@@ -169,17 +174,16 @@ class MarketVecEnv(TensorEnv):
         return self.seen(state).obs
 
     def finish(
-        self, before: Tensor, state: Tensor, after: Tensor, rows: Tensor, price: Tensor, cash: Tensor, positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The rewards of lanes and their values [N] on the next date; ``after``, which holds what they hold then,
-        becomes the next state."""
+        self, seen: Seen, row: Tensor, rows: Tensor, price: Tensor, cash: Tensor, held: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The next states of lanes, their rewards and values [N], from what they hold on the next date ``row``."""
         value = cash + positions.sum(1)
         if self.device.type == "cpu" and bool(value.isnan().any()):  # elsewhere reading it would wait for the device
             raise SpecError(f"environment {self.spec.name!r}: the action holds NaN; actions are numbers in [-1, 1]")
-        torch.add(state[:, 0], 1, out=after[:, 0])
-        after[:, CASH], after[:, START] = cash, state[:, START]
-        self.see(after, rows, price, positions, value)
-        return self.reward(before, value), value
+        state = torch.empty_like(seen.state)
+        state[:, 0], state[:, CASH], state[:, START], state[:, HELD:] = row, cash, seen.state[:, START], held
+        self.see(Seen(state, row, rows, price, held, value), positions)
+        return state, self.reward(seen.value, value), value
 
     def reward(self, before: Tensor, after: Tensor) -> Tensor:
         growth = (after / before).clamp_min_(SMALLEST_GROWTH)

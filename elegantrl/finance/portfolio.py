@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..types import ActionSpec
 from .accounting import Trade, rebalance
-from .market import CASH, HELD, START, Market, MarketVecEnv, open_market, read_settings
+from .market import CASH, START, Market, MarketVecEnv, open_market, read_settings
 from .prices import DELISTED, TRADED, Array, PriceTable
 from .settings import PortfolioSettings
 from .single import MarketEnv
@@ -46,19 +46,19 @@ class PortfolioVecEnv(MarketVecEnv):
         super().set_spaces()
         self.action = ActionSpec(dim=num_actions(self.market, self.settings))
 
-    def positions(self, state: Tensor, price: Tensor) -> Tensor:
-        return state[:, HELD:]
+    def positions(self, held: Tensor, price: Tensor) -> Tensor:
+        return held
 
     def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        seen, cash, held, row = self.seen(state), state[:, CASH], state[:, HELD:], state[:, 0].long()
-        weights = self.weights(action, self.status_of(row))
-        rows, price = self.rows_at(row + 1)
+        seen = self.seen(state)
+        weights = self.weights(action, self.status_of(seen.row))
+        row = seen.row + 1
+        rows, price = self.rows_at(row)
         growth = price.double() / seen.price
         if self._status is not None:
             growth = torch.where(seen.price > 0, growth, 1.0)  # assets that are not listed yet have the price 0
-        after = torch.empty_like(state)
-        cash, after[:, HELD:] = self.rebalance(cash, held * growth, weights, self.status_of(row + 1))
-        reward, value = self.finish(seen.value, state, after, rows, price, cash, after[:, HELD:])
+        cash, held = self.rebalance(state[:, CASH], seen.held * growth, weights, self.status_of(row))
+        after, reward, value = self.finish(seen, row, rows, price, cash, held, held)
         return after, reward, value < RUIN * state[:, START]
 
     def weights(self, action: Tensor, status: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..types import ActionSpec
 from .accounting import MARGIN, Trade, trade_shares
-from .market import CASH, HELD, MarketVecEnv, open_market, read_settings
+from .market import CASH, MarketVecEnv, open_market, read_settings
 from .prices import DELISTED, TRADED, Array, PriceTable
 from .settings import StockSettings
 from .single import MarketEnv
@@ -45,21 +45,20 @@ class StockTradingVecEnv(MarketVecEnv):
         super().set_spaces()
         self.action = ActionSpec(dim=self.num_assets)
 
-    def positions(self, state: Tensor, price: Tensor) -> Tensor:
-        return state[:, HELD:] * price
+    def positions(self, held: Tensor, price: Tensor) -> Tensor:
+        return held * price
 
     def dynamics(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        seen, cash, shares = self.seen(state), state[:, CASH], state[:, HELD:]
+        seen = self.seen(state)
         orders = self.orders(action, seen.value, seen.price)
         if self.settings.turbulence_limit is not None:
             assert self._levels is not None
-            alarm = self._levels[state[:, 0].long()] > self.settings.turbulence_limit
-            orders = torch.where(alarm.unsqueeze(1), -shares, orders)
-        row = state[:, 0].long() + 1
+            alarm = self._levels[seen.row] > self.settings.turbulence_limit
+            orders = torch.where(alarm.unsqueeze(1), -seen.held, orders)
+        row = seen.row + 1
         rows, price = self.rows_at(row)
-        exact, after = price.double(), torch.empty_like(state)
-        cash = self.execute(cash, shares, orders, exact, self.status_of(row), after[:, HELD:])
-        reward, value = self.finish(seen.value, state, after, rows, price, cash, after[:, HELD:] * exact)
+        cash, held, positions = self.execute(state[:, CASH], seen.held, orders, price.double(), self.status_of(row))
+        after, reward, value = self.finish(seen, row, rows, price, cash, held, positions)
         return after, reward, torch.zeros_like(value, dtype=torch.bool)
 
     def orders(self, action: Tensor, value: Tensor, price: Tensor) -> Tensor:
@@ -72,25 +71,29 @@ class StockTradingVecEnv(MarketVecEnv):
             size = (settings.max_trade * value).float().unsqueeze(1)
             shares = (size / self.divisor(price)).mul_(action)
         if self._status is not None:
-            shares = shares * (price > 0)  # what is not listed yet cannot be ordered
-        return shares.abs().floor_().mul_(action.sign()).double()  # towards zero; ``trunc`` takes twice as long
+            shares *= price > 0  # what is not listed yet cannot be ordered
+        return shares.abs_().floor_().mul_(action.sign_()).double()  # towards zero; ``trunc`` takes twice as long
 
     def divisor(self, price: Tensor) -> Tensor:
         """Prices without zeros, which only assets that are not listed yet have."""
         return price if self._status is None else price.clamp_min(SMALLEST_PRICE)
 
     def execute(
-        self, cash: Tensor, shares: Tensor, orders: Tensor, price: Tensor, status: Tensor | None, out: Tensor
-    ) -> Tensor:
-        """The cash after the orders, by the rules of ``accounting.trade_shares``; writes the shares to ``out``."""
+        self, cash: Tensor, shares: Tensor, orders: Tensor, price: Tensor, status: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Cash, shares and their worth after the orders, by the rules of ``accounting.trade_shares``.
+
+        Whole shares are exact in float64, in whatever order they are added. ``orders`` are overwritten.
+        """
         cost = self.settings.cost
         if status is not None:
-            orders = orders * (status == TRADED)
+            orders *= status == TRADED
             gone = shares * (status == DELISTED)
             cash, shares = cash + (gone * price).sum(1), shares - gone
-        delta = torch.maximum(orders, -shares, out=orders)
+        held = orders.add_(shares).relu_()  # a sale is limited by the shares
+        delta = held - shares
         money = delta * price
-        total, sales = money.sum(1), money.clamp_max(0).sum(1)  # purchases + sales, which are negative; sales alone
+        total, sales = money.sum(1), money.clamp_max_(0).sum(1)  # purchases + sales, which are negative; sales alone
         # What is left is cash - total - cost * (purchases - sales), and purchases are total - sales.
         rest = torch.add(cash, sales, alpha=2 * cost)
         left = torch.add(rest, total, alpha=-1 - cost)
@@ -99,11 +102,10 @@ class StockTradingVecEnv(MarketVecEnv):
             available = torch.add(cash, sales, alpha=cost - 1)
             share = torch.where(short, available / (total - sales) * (MARGIN / (1 + cost)), 1.0).unsqueeze(1)
             # A purchase shrinks to whole shares. A sale stays as it is, because its shrunk size is not below it.
-            delta = torch.minimum(delta, torch.mul(delta, share, out=money).floor_())
-            total = torch.mul(delta, price, out=money).sum(1)
-            left = torch.add(rest, total, alpha=-1 - cost)
-        torch.add(shares, delta, out=out)
-        return left
+            torch.minimum(delta, torch.mul(delta, share, out=money).floor_(), out=delta)
+            left = torch.add(rest, torch.mul(delta, price, out=money).sum(1), alpha=-1 - cost)
+            torch.add(shares, delta, out=held)
+        return left, held, torch.mul(held, price, out=money)
 
 
 class StockTradingEnv(MarketEnv):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
+from ..config.resolve import split_overrides
 from ..population.evolve import evolve
 from ..population.results import CHAMPION, LEADERBOARD
 from ..report.runs import read_run
-from ..runtime.train import train
+from ..runtime.train import prepare, train
+from ..types import EnvSpec
 from .config import ENVS, TOURNAMENT, ExperimentConfig
 from .periods import Fold
 
@@ -60,7 +64,7 @@ def train_strategy(
         trained.append(run._replace(fold=number))
         fold_text = f"fold {number + 1} of {num_folds}, " if num_folds > 1 else ""
         won = f" won by {run.winner}" if run.winner else ""
-        what = f"validation {run.validation:+.1f} (100 * log growth), {run.snapshots} snapshots"
+        what = f"validation {run.validation:+.1f} (100 * log growth), snapshots: {run.snapshots}"
         say(f"{fold_text}{strategy} seed {seed}{won}: {what}")
     return trained
 
@@ -74,30 +78,38 @@ def market_settings(config: ExperimentConfig, folder: Path, fold: Fold) -> tuple
     return {**data, **episodes}, scoring
 
 
+def run_settings(config: ExperimentConfig, folder: Path, fold: Fold) -> dict[str, Any]:
+    """What the runs of all agents and seeds on a fold have in common."""
+    env_kwargs, scoring = market_settings(config, folder, fold)
+    return {
+        **({} if config.num_envs is None else {"num_envs": config.num_envs}),
+        "max_steps": config.max_steps,
+        "target_return": math.inf,
+        "executor": "inline",
+        "loggers": (),
+        "env_kwargs": env_kwargs,
+        "eval": {"episodes": 1, "interval": max(1, config.max_steps // config.snapshots), **scoring},
+        "checkpoint": {"interval": config.max_steps},
+        **config.agent,
+    }
+
+
+def check_agents(config: ExperimentConfig, folds: Sequence[Fold], spec: EnvSpec) -> None:
+    """Refuse agents and settings of theirs that do not fit the environment ``spec``."""
+    for agent in config.agents:
+        overrides = split_overrides(agent, run_settings(config, Path(), folds[0]))
+        plan = prepare(agent, ENVS[config.kind], overrides)
+        plan.entry.agent(spec, plan.config.agent, torch.device("cpu"), 0)
+
+
 def train_run(config: ExperimentConfig, folder: Path, where: Path, fold: Fold, agent: str, seed: int) -> Trained:
     """Train one run unless it is there."""
     run_dir = folder / where
     summary = run_dir / "summary.json"
     if not summary.exists():
-        env_kwargs, scoring = market_settings(config, folder, fold)
-        settings: dict[str, Any] = {} if config.num_envs is None else {"num_envs": config.num_envs}
-        train(
-            agent,
-            ENVS[config.kind],
-            run_dir=run_dir,
-            resume=(run_dir / "config.yaml").exists(),
-            verbose=False,
-            seed=seed,
-            max_steps=config.max_steps,
-            target_return=math.inf,
-            executor="inline",
-            loggers=(),
-            env_kwargs=env_kwargs,
-            eval={"episodes": 1, "interval": max(1, config.max_steps // config.snapshots), **scoring},
-            checkpoint={"interval": config.max_steps},
-            **settings,
-            **config.agent,
-        )
+        resume = (run_dir / "config.yaml").exists()
+        settings = run_settings(config, folder, fold)
+        train(agent, ENVS[config.kind], run_dir=run_dir, resume=resume, verbose=False, seed=seed, **settings)
     found: Mapping[str, Any] = json.loads(summary.read_text())
     snapshots = int(read_run(run_dir).evaluation.steps.size)
     return Trained(agent, seed, 0, str(where), float(found["selected_return"]), snapshots)

@@ -378,7 +378,13 @@ def test_walk_forward_trains_on_everything_before_each_test_year() -> None:
         (["--test", "2031:2032"], "lies outside of the prices"),
         (["--test", "2019"], "'2019' is not START:END"),
         (["--env-kwargs", "assets=[S9]"], "there is no asset 'S9'"),
+        (["--env-kwargs", "assets=S1"], "env.assets=S1 is not a list of names; write assets=[S1]"),
         (["--env-kwargs", "cost=1.0"], "env.cost=1.0 is out of range"),
+        (["dqn"], "AgentDQN needs discrete or multi_discrete actions, but StockTrading has continuous ones"),
+        (["mappo"], "AgentMAPPO learns for a team, but StockTrading has one agent"),
+        (["pppo"], "there is no agent 'pppo'"),
+        (["--agent-kwargs", "lrr=1"], "there is no setting lrr; did you mean 'lr'?"),
+        (["--agent-kwargs", "lr=-1"], "agent.lr=-1.0 is out of range"),
         (["--env-kwargs", "period=2020:2021"], "env.period follows from the periods"),
         (["--seeds", "0"], "seeds=0 is out of range"),
         (["--tournament", "1"], "tournament=1 is out of range"),
@@ -399,8 +405,9 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     Path("no_close.csv").write_text("date,tic,open\n2020-01-01,A,1\n2020-01-02,A,2\n")
     config = {name: SMALL[name] for name in ("train", "validate", "test")} | {"data": str(folder.parent / "raw")}
     base = [word for name, value in config.items() for word in (f"--{name}", value)]
-    argv = ["finance", "train", "ppo", *base, "--episode-steps", "30", "--run-dir", str(tmp_path / "x"), *words]
-    assert main(argv) == 2
+    agents, options = ([], words) if words[0].startswith("--") else (words, [])
+    more = ["--episode-steps", "30", "--run-dir", str(tmp_path / "x"), *options]
+    assert main(["finance", "train", "ppo", *agents, *base, *more]) == 2
     text = capsys.readouterr().err
     assert sentence in text and text.count("\n") == 1
     assert not (tmp_path / "x").exists()
@@ -411,4 +418,4 @@ def test_an_experiment_from_a_file_continues(trained: Done, capsys: pytest.Captu
     argv = ["finance", "train", "--config", str(folder / "finance.yaml"), "--run-dir", str(folder)]
     assert main(argv) == 2 and "already holds an experiment" in capsys.readouterr().err
     assert main([*argv, "--resume"]) == 0  # both runs are finished, so nothing is trained again
-    assert "chosen on 2020-06:2020-07: ppo ensemble, among 4 policies" in capsys.readouterr().out
+    assert "chosen on 2020-06:2020-07: ppo ensemble; policies tried: 4" in capsys.readouterr().out
