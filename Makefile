@@ -5,6 +5,10 @@ BIN := $(VENV)/bin
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 # Two processes with two threads each on two cores can be 50 times slower than one thread each.
 export OMP_NUM_THREADS := 1
+# Hundreds of tests start an interpreter; without compiled files each one compiles the package again, which takes a second.
+export PYTHONDONTWRITEBYTECODE :=
+# One test process more than two cores, because some tests wait for another process or for a time limit.
+WORKERS ?= 3
 
 .PHONY: demo test slow golden lint types check bench docs notebooks clean
 
@@ -13,10 +17,10 @@ demo: $(VENV)/.core  ## train PPO on CartPole-v1 to a return of 475 and show the
 	@$(BIN)/elegantrl eval $(RUN)
 
 test: $(VENV)/.dev  ## all tests except the slow ones
-	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
 
 slow: $(VENV)/.dev  ## the slow tests: learning to published scores
-	$(BIN)/python -m pytest -n 2 -m slow tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow tests
 
 golden: $(VENV)/.dev  ## compare short runs of every agent bit for bit with another revision: make golden BASE=rev
 	@test -n "$(BASE)" || { echo "say which revision to compare with: make golden BASE=main~1"; exit 2; }

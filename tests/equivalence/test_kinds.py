@@ -19,7 +19,7 @@ REPLAY: dict[str, Any] = {"hidden": [8], "buffer_size": 200, "learning_starts": 
 REPLAY |= {"updates_per_step": 0.1, "n_step": 3, "prioritized": True}
 CASES = [
     pytest.param("ppo", "MinAtar/Breakout-v1", {**ON_POLICY, "frame_stack": 2}, id="ppo-stack", marks=pytest.mark.slow),
-    pytest.param("dqn", "MinAtar/Breakout-v1", {**REPLAY, "frame_stack": 3}, id="dqn-stack"),
+    pytest.param("dqn", "MinAtar/Breakout-v1", {**REPLAY, "frame_stack": 3}, id="dqn-stack", marks=pytest.mark.slow),
     pytest.param("dqn", "MinAtar/Breakout-v1", REPLAY, id="dqn-picture", marks=pytest.mark.slow),
     pytest.param("ppo", "MiniGrid-Empty-5x5-v0", ON_POLICY, id="ppo-dict", marks=pytest.mark.slow),
     pytest.param("dqn", "MiniGrid-Empty-5x5-v0", REPLAY, id="dqn-dict"),

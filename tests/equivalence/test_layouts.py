@@ -42,7 +42,7 @@ def arguments(settings: dict[str, Any], executor: str, num_workers: int) -> dict
     return {"seed": 7, "eval": {"interval": 160, "episodes": 2}, "max_steps": 480, **layout, **settings}
 
 
-LAGS = [0, 1, pytest.param(3, marks=pytest.mark.slow)]
+LAGS = [0, *(pytest.param(lag, marks=pytest.mark.slow) for lag in (1, 3))]
 
 
 @pytest.mark.parametrize("max_lag", LAGS)

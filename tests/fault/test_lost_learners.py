@@ -228,7 +228,7 @@ def kill_before(
     [
         ("start_update", 1, 80),
         ("start_update", 4, 160),
-        ("request_states", 1, 0),
+        pytest.param("request_states", 1, 0, marks=pytest.mark.slow),
         ("request_states", 2, 160),
         ("request_states", 4, 80),
     ],

@@ -52,7 +52,7 @@ def arguments(folder: Path, times: int, mode: str, at_step: int, env_id: str, **
     return {"seed": 3, "max_steps": 800, "eval": evaluation, "env": env, **layout, **more}
 
 
-@pytest.mark.parametrize("max_lag", [0, 2])
+@pytest.mark.parametrize("max_lag", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("agent", "env_id", "settings", "mode", "words"),
     [

@@ -274,7 +274,7 @@ def test_the_header_says_what_was_picked(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_bench_compares_layouts(cli: Callable[..., Any]) -> None:
-    outcome = cli("bench", "ppo", "TensorCartPole", "--num-envs", 2, "--seconds", 4)
+    outcome = cli("bench", "ppo", "TensorCartPole", "--num-envs", 2, "--seconds", 1)
     assert outcome.code == 0
     assert "--executor process --num-workers 2 --max-lag 1" in " ".join(outcome.out.split())
     assert "fastest: elegantrl train ppo TensorCartPole --executor" in outcome.out
