@@ -9,6 +9,7 @@ Axes: T steps, N lanes, H units, K gates times units.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
@@ -88,7 +89,7 @@ class Unroll(torch.autograd.Function):
         return None, None, None, *map(torch.from_numpy, found)
 
 
-class Loop:
+class Loop(ABC):
     """One pass over T steps; what its way back needs is kept."""
 
     states: tuple[Array, ...]
@@ -112,9 +113,9 @@ class Loop:
         gradient: Array = rows.T @ h.reshape(-1, h.shape[-1])
         return gradient
 
+    @abstractmethod
     def backward(self, *gradients: Array | None) -> tuple[Array, ...]:
         """The gradients of gates and weights, from those of the states."""
-        raise NotImplementedError
 
 
 class LSTMLoop(Loop):

@@ -8,6 +8,7 @@ Axes: N lanes, A assets, F fields, T dates, S state.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -166,9 +167,9 @@ class MarketVecEnv(TensorEnv):
         """Whether each asset is traded [N, A]; None if all are always."""
         return None if self._status is None else self._status[row]
 
+    @abstractmethod
     def positions(self, held: Tensor, price: Tensor) -> Tensor:
         """The value of each asset's position [N, A]."""
-        raise NotImplementedError
 
     def observe(self, state: Tensor) -> Tensor:
         return self.seen(state).obs

@@ -5,6 +5,7 @@ Axes: A assets.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -17,7 +18,7 @@ from .prices import Array
 from .settings import MarketSettings
 
 
-class MarketEnv(gym.Env[Array, Array]):
+class MarketEnv(gym.Env[Array, Array], ABC):
     """One account. A subclass says what its positions are worth and how an action becomes trades."""
 
     settings: MarketSettings
@@ -38,13 +39,13 @@ class MarketEnv(gym.Env[Array, Array]):
     def num_assets(self) -> int:
         return len(self.market.table.assets)
 
+    @abstractmethod
     def positions(self) -> Array:
         """The value of each asset's position [A]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def trade(self, action: Array) -> Trade:
         """Go on to the next date and trade there."""
-        raise NotImplementedError
 
     def _begin(self, row: int, cash: float) -> None:
         self.row, self.cash, self.elapsed = row, cash, 0
