@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,7 +54,11 @@ class OnPolicyConfig(AgentConfig):
     normalize_value: bool = False
     """Normalise the targets of the value network by their mean and deviation, so that their scale does not matter."""
     normalize_advantage: bool = True
-    """Normalise advantages to mean 0 and variance 1 over the whole rollout."""
+    """Normalise advantages to mean 0 and variance 1."""
+    normalize_advantage_over: Literal["rollout", "minibatch"] = setting(
+        "rollout", only_with={"normalize_advantage": True}
+    )
+    """Over the whole `rollout`, or over each `minibatch`, which gives all minibatches steps of like size."""
     vtrace: bool = False
     """Correct targets for the policy that acted (V-trace), for data that is a few versions old."""
     log_std_init: float = setting(0.0, actions="continuous")
@@ -153,6 +157,12 @@ class AgentOnPolicy(Agent):
 
     def minibatches(self, rows: Batch) -> list[Batch]:
         """Minibatches of rows or lanes, shuffled without replacement; a full batch needs no shuffling."""
+        parts = self.shuffled(rows)
+        if not self.normalizes_minibatches():
+            return parts
+        return [part._replace(advantage=self.normalized(part.advantage, part.active)) for part in parts]
+
+    def shuffled(self, rows: Batch) -> list[Batch]:
         has_time = rows.first is not None
         num_rows = rows.logp.shape[int(has_time)]
         size = max(1, self.config.batch_size // (len(rows.logp) if has_time else 1))
@@ -199,6 +209,17 @@ class AgentOnPolicy(Agent):
         mean = self.averaging.mean(x * weight) / total
         return mean, self.averaging.mean((x - mean).square() * weight) / total
 
+    def normalized(self, advantage: Tensor, active: Tensor | None) -> Tensor:
+        """Advantages with mean 0 and variance 1 over all learners, of the ``active`` elements if given."""
+        mean, std = self.averaging.mean(advantage), self.averaging.std(advantage)
+        if active is not None:
+            mean, variance = self.moments(advantage, active)
+            std = variance.sqrt()
+        return (advantage - mean) / (std + 1e-8)
+
+    def normalizes_minibatches(self) -> bool:
+        return self.config.normalize_advantage and self.config.normalize_advantage_over == "minibatch"
+
     @torch.no_grad()
     def targets(self, r: Rollout) -> Batch:
         """Advantages and value targets; flattened from [T, N] to [T*N] rows unless the policy has memory."""
@@ -218,12 +239,8 @@ class AgentOnPolicy(Agent):
         else:
             advantage_TN = gae(reward_TN, value_TN, next_value_TN, *ends, h.gamma, h.gae_lambda)
             target_TN = advantage_TN + value_TN
-        if self.config.normalize_advantage:
-            mean, std = self.averaging.mean(advantage_TN), self.averaging.std(advantage_TN)
-            if active is not None:
-                mean, variance = self.moments(advantage_TN, active)
-                std = variance.sqrt()
-            advantage_TN = (advantage_TN - mean) / (std + 1e-8)
+        if self.config.normalize_advantage and self.config.normalize_advantage_over == "rollout":
+            advantage_TN = self.normalized(advantage_TN, active)
         rows = Batch(r.obs, r.action, r.kept, advantage_TN, target_TN, first_TN, r.carry, active)
         flat: Batch = tree.flatten(rows, 0, 1) if self.policy.core is None else rows
         return flat

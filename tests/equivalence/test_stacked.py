@@ -31,7 +31,7 @@ CASES: list[Any] = [
     ("ppo", "TensorCartPole", {**ON_POLICY, "num_epochs": 3}),
     ("ppo", "TensorPendulum", {
         **ON_POLICY, "batch_size": 24, "normalize_obs": True, "normalize_value": True, "entropy_coef": 0.01,
-        "lr_schedule": "linear",
+        "lr_schedule": "linear", "normalize_advantage_over": "minibatch",
     }),
     ("a2c", "TensorCartPole", {"hidden": (8,), "horizon": 5, "vtrace": True}),
     ("dqn", "TensorCartPole", {**REPLAY, "n_step": 3, "explore_steps": 50}),

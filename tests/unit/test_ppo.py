@@ -223,6 +223,23 @@ def test_advantages_are_normalised_over_the_whole_batch(make_spec: MakeSpec, mak
     torch.testing.assert_close(rows.value_target, (raw + value).flatten(), atol=1e-5, rtol=1e-4)
 
 
+def test_advantages_may_be_normalised_over_each_minibatch(make_spec: MakeSpec, make_rollout: MakeRollout) -> None:
+    settings = {"batch_size": 8, "gamma": 0.9, "gae_lambda": 0.8}
+    agent = build(make_spec("discrete", num_envs=4), **settings, normalize_advantage_over="minibatch")
+    plain = build(make_spec("discrete", num_envs=4), **settings, normalize_advantage=False)
+    rollout = make_rollout(agent, "discrete", 12, 4)
+    rows, raw = agent.targets(rollout), plain.targets(rollout)
+    torch.testing.assert_close(rows.advantage, raw.advantage)
+    parts = agent.minibatches(rows)
+    assert len(parts) == 6
+    for part, own in zip(parts, plain.minibatches(raw), strict=True):
+        a = own.advantage.tolist()
+        mean = sum(a) / 8
+        std = (sum((x - mean) ** 2 for x in a) / 8) ** 0.5
+        torch.testing.assert_close(part.advantage, torch.tensor([(x - mean) / std for x in a]))
+    assert agent.minibatches(rows._replace(advantage=torch.ones(48)))[0].advantage.tolist() == [0.0] * 8
+
+
 @pytest.mark.parametrize("normalize_obs", [False, True])
 def test_next_values_equal_a_dense_evaluation(
     make_spec: MakeSpec, make_rollout: MakeRollout, normalize_obs: bool

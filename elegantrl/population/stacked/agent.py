@@ -146,6 +146,13 @@ class Minibatches:
         self.members = members
 
     def __call__(self, rows: Batch) -> list[Batch]:
+        first, parts = self.members[0], self.shuffled(rows)
+        if not first.normalizes_minibatches():
+            return parts
+        normalized = torch.vmap(lambda advantage: first.normalized(advantage, None))
+        return [part._replace(advantage=normalized(part.advantage)) for part in parts]
+
+    def shuffled(self, rows: Batch) -> list[Batch]:
         num_members, num_rows = rows.logp.shape
         size = self.members[0].config.batch_size
         if num_rows <= size:
