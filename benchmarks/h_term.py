@@ -82,7 +82,9 @@ def train_ours(env: str, seed: int, run_dir: Path, *, h_term: bool) -> dict[str,
     budget = BUDGETS[env]
     command = [sys.executable, "-m", "elegantrl.cli.main", "train", "ppo", env, "--seed", seed, "--run-dir", run_dir]
     command += ["--max-steps", budget, "--target-return", "inf", "--eval.interval", budget // EVALUATIONS]
-    command += ["--eval.episodes", EPISODES, *(["--agent.h-term"] if h_term else [])]
+    # The form of the documents, whatever the default is.
+    documented = ["--agent.h-term", "--agent.h-select", "reward", "--agent.h-ratio", "0"]
+    command += ["--eval.episodes", EPISODES, *(documented if h_term else [])]
     call([str(word) for word in command])
     rows = [json.loads(row) for row in (run_dir / "metrics.jsonl").read_text().splitlines()]
     scores = [row for row in rows if row["kind"] == "eval"]

@@ -18,10 +18,10 @@ from ..nets.normalize import build_stats
 from ..nets.policies import Policy, PolicySpec
 from ..rng import torch_stream
 from ..tree import Tree
-from ..types import EnvSpec, Rollout, State, Update, seen_part
+from ..types import EnvSpec, Metrics, Rollout, State, Update, Windows, seen_part
 from .averaging import OneRank
 from .gradients import Gradients, LazyMetrics
-from .h_term import HTerm, HTermConfig
+from .h_term import HTerm, HTermConfig, energy
 from .optim import GradStep
 
 Schedule = Literal["constant", "linear"]
@@ -104,7 +104,7 @@ class Agent(nn.Module, ABC):
     averaging: OneRank = OneRank()
     """Statistics over the parts of a batch that several learners hold."""
     h_term: HTerm | None
-    """The Hamiltonian term of the policy's loss, where it is switched on."""
+    """The Hamiltonian term beside the policy's loss, where it is switched on."""
     gradients: Gradients = Gradients()
     """How hot functions are differentiated."""
 
@@ -144,15 +144,15 @@ class Agent(nn.Module, ABC):
     def see(self, rollout: Rollout) -> None:
         """Update the agent's own statistics with new steps, before the memory receives them."""
         if self.h_term is not None:
-            self.h_term.see(rollout, self.hypers.h_gamma)
+            self.h_term.see(rollout, self.state_values, self.hypers, self.config.reward_scale)
 
     def seen_state(self) -> State:
         """The state that ``see`` keeps for this learner's lanes."""
-        return {} if self.h_term is None else {"trajectories": self.h_term.trajectories.state_dict()}
+        return {} if self.h_term is None else {"h_term": self.h_term.state_dict()}
 
     def load_seen_state(self, state: State) -> None:
         if self.h_term is not None:
-            self.h_term.trajectories.load_state_dict(state["trajectories"])
+            self.h_term.load_state_dict(state["h_term"])
 
     def end_open_episodes(self, lanes: Tensor) -> None:
         """The newest step of the given lanes [N] has no successor."""
@@ -163,7 +163,10 @@ class Agent(nn.Module, ABC):
         """The policy of this kind with the config's network settings; other processes rebuild it from its spec."""
         net = replace(self.config.net(), num_agents=spec.num_agents)
         self.policy_spec = PolicySpec(kind, spec.obs, spec.action, net, extra)
-        return self.policy_spec.build(allow_import=True).to(device)
+        policy = self.policy_spec.build(allow_import=True).to(device)
+        if self.h_term is not None:
+            self.h_term.build_direction(policy)
+        return policy
 
     def schedule(self, env_steps: int) -> None:
         """Set scheduled values for the update at this many environment steps."""
@@ -211,6 +214,27 @@ class Agent(nn.Module, ABC):
         """One descent step on the hot function ``name``; returns its metrics and the norm of its gradient."""
         grad, metrics_of = self.gradients(self, name, step, *args)
         return metrics_of, step.follow(grad)
+
+    def descend_policy(self, name: str, step: GradStep, *args: Any) -> tuple[LazyMetrics, Tensor]:
+        """``descend`` on the policy's loss, to whose gradient the H-term adds its own where it is switched on.
+
+        The policy's parameters are the first ones of ``step``.
+        """
+        if self.h_term is None:
+            return self.descend(name, step, *args)
+        grad, metrics_of = self.gradients(self, name, step, *args)
+        own, energy_of = self.gradients(self, "h_energy", step, self.h_term.next_windows())
+        share = self.h_term.add(own, grad, self.hypers.h_lambda)
+        return lambda: metrics_of() | energy_of() | {"h_term/share": share}, step.follow(grad)
+
+    def h_energy(self, windows: Windows) -> tuple[Tensor, Metrics]:
+        """The energy of the H-term: a hot function of its own, so that the usual loss stays as it is."""
+        loss = energy(self.policy.logp_above_entropy(windows.obs, windows.action), windows.weight)
+        return loss, {"h_term/energy": loss.detach()}
+
+    def state_values(self, obs: Tree) -> Tensor:
+        """What the agent expects of observations [B, ...]: the discounted rewards [B] of its present policy."""
+        raise NotImplementedError(f"{type(self).__name__} has no values of observations")
 
     def training_state(self) -> State:
         """Everything learning depends on: parameters, optimisers, normaliser, counters and the random stream."""

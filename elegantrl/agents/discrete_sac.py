@@ -70,6 +70,9 @@ class AgentDiscreteSAC(AgentSAC):
         q_EBA = self.critic(self.policy.normed(b.obs))
         return q_EBA.gather(-1, b.action.expand(q_EBA.shape[0], -1).unsqueeze(-1)).squeeze(-1)
 
+    def state_values(self, obs: Tree) -> Tensor:
+        return (self.policy.dist(obs).log_probs.exp() * self.target_q(self.policy.normed(obs))).sum(-1)
+
     def next_value(self, next_obs: Tree, noise_BA: Tensor) -> Tensor:
         log_probs_BA = self.policy.dist(next_obs).log_probs
         q_BA = self.target_q(self.policy.normed(next_obs))

@@ -25,12 +25,10 @@ def fuse(states: Sequence[State], weights: Sequence[float] | None = None) -> Sta
     for state in states[1:]:
         if set(state["modules"]) != names or set(state["optimizers"]) != set(first["optimizers"]):
             raise ConfigError("agents of different kinds cannot be fused; fuse runs of one agent with equal settings")
-    # Windows of the H-term are data, not weights: an average of two trajectories is no trajectory.
-    data = {name: value for name, value in first["modules"].items() if name.startswith("h_term.")}
     stats = pool([s["obs_stats"] for s in states])
     return {
         **first,
-        "modules": average([s["modules"] for s in states], shares) | data | normalizer(stats, names),
+        "modules": average([s["modules"] for s in states], shares) | normalizer(stats, names),
         "optimizers": {name: average([s["optimizers"][name] for s in states], shares) for name in first["optimizers"]},
         "obs_stats": stats,
     }

@@ -169,17 +169,16 @@ class AgentActorCritic(ReplayAgent):
 
     def update_actor(self, batch: Transition, noise: ActionNoise) -> Metrics:
         """One descent step on the policy's loss."""
-        metrics_of, norm = self.descend("policy_loss", self.actor_step, batch, noise)
+        metrics_of, norm = self.descend_policy("policy_loss", self.actor_step, batch, noise)
         return metrics_of() | {"actor/grad_norm": norm}
 
     def policy_loss(self, b: Transition, noise: ActionNoise) -> tuple[Tensor, Metrics]:
-        """The actor's loss, and the H-term if it is switched on."""
-        loss, metrics = self.actor_loss(b, noise.action)
-        if self.h_term is not None:
-            energy = self.h_term(self.policy)
-            loss = loss + self.hypers.h_lambda * energy
-            metrics["h_term/energy"] = energy.detach()
-        return loss, metrics
+        """The actor's loss with the noise of this update."""
+        return self.actor_loss(b, noise.action)
+
+    def state_values(self, obs: Tree) -> Tensor:
+        action_BA, _ = self.policy.act(obs, ())
+        return self.target_q(self.policy.normed(obs), action_BA)
 
     def critic_loss(self, b: Transition, noise: ActionNoise) -> tuple[Tensor, Metrics]:
         """Mean-square errors of all critics against one target."""

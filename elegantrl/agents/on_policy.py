@@ -144,7 +144,7 @@ class AgentOnPolicy(Agent):
         for _ in range(self.config.num_epochs):
             epoch: list[Metrics] = []
             for part in self.minibatches(rows):
-                metrics_of, norm = self.descend("loss", self.step, part)
+                metrics_of, norm = self.descend_policy("loss", self.step, part)
                 if self.may_stop():
                     epoch.append(metrics_of())
                 self.num_updates += 1
@@ -260,6 +260,9 @@ class AgentOnPolicy(Agent):
         blocks = tree.split((obs, carry), BLOCK_ROWS if self.policy.encoder is None else ENCODER_ROWS)
         return torch.cat([self.values_of_block(*block) for block in blocks])
 
+    def state_values(self, obs: Tree) -> Tensor:
+        return self.values(obs, ())
+
     def values_of_block(self, obs: Tree, carry: Tree) -> Tensor:
         return self.value(self.value_inputs(obs, self.policy.advance(obs, carry)[0]))
 
@@ -283,10 +286,6 @@ class AgentOnPolicy(Agent):
             entropy = mean_of(dist.entropy(), b.active)
             loss = loss - self.hypers.entropy_coef * self.entropy_left * entropy
             metrics["policy/entropy"] = entropy.detach()
-        if self.h_term is not None:
-            energy = self.h_term(self.policy)
-            loss = loss + self.hypers.h_lambda * energy
-            metrics["h_term/energy"] = energy.detach()
         return loss, metrics
 
     @abstractmethod

@@ -43,7 +43,9 @@ class GradStep:
     def gradient(self, loss: Tensor) -> Tensor:
         """The flat gradient, by autograd."""
         # Only these parameters: other networks need no freezing, and no stale .grad remains.
-        return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self.params)])
+        # Parameters that a loss does not reach, such as those of a value network by the H-term, have gradient 0.
+        grads = torch.autograd.grad(loss, self.params, materialize_grads=True)
+        return torch.cat([g.reshape(-1) for g in grads])
 
     def follow(self, grad: Tensor) -> Tensor:
         """One descent step along a flat gradient, which is overwritten; return its norm before clipping."""

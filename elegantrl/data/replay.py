@@ -122,12 +122,16 @@ class ReplayBuffer:
             action=pick(self.action, start_B),
             reward=reward_B,
             discount=discount_B * ~pick(self.terminated, last_B),
-            next_obs=self._observed(self.next_obs, last_B, FrameRing.next_obs),
+            next_obs=self.next_obs_at(last_B),
         )
 
     def obs_at(self, place_B: Tensor) -> Tree:
         """Observations [B, ...] at places ``row * N + lane``."""
         return self._observed(self.obs, place_B, FrameRing.obs)
+
+    def next_obs_at(self, place_B: Tensor) -> Tree:
+        """Observations [B, ...] after the steps at places ``row * N + lane``."""
+        return self._observed(self.next_obs, place_B, FrameRing.next_obs)
 
     def _observed(self, ring: Tree, place_B: Tensor, read: Callable[[FrameRing, Tensor], Tensor]) -> Tree:
         plain = tree.map_leaves(partial(pick, place_B=place_B), ring)

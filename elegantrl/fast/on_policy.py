@@ -109,7 +109,6 @@ class OnPolicyByHand(Gradients):
             and (type(agent.policy), type(agent.value)) in KNOWN_NETWORKS
             and agent.step.flat.device.type == "cpu"
             and agent.averaging.size == 1
-            and agent.h_term is None
             and max(agent.config.hidden, default=0) <= MAX_WIDTH
             and agent.config.network == "mlp"
             and agent.policy.encoder is None
@@ -138,6 +137,8 @@ class OnPolicyByHand(Gradients):
         return (Batch(obs, action, logp, *normal(2, CHECK_ROWS)),)
 
     def __call__(self, agent: Any, name: str, step: GradStep, *args: Any) -> tuple[Tensor, LazyMetrics]:
+        if name != "loss":
+            return super().__call__(agent, name, step, *args)
         (b,) = args
         self.agent, self.value_coef, self.entropy_coef = agent, agent.config.value_coef, 0.0
         if agent.config.entropy_coef > 0:

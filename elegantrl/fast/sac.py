@@ -102,6 +102,9 @@ class SACByHand(Gradients):
 
     @torch.no_grad()
     def __call__(self, agent: Any, name: str, step: GradStep, *args: Any) -> tuple[Tensor, LazyMetrics]:
+        if name == "h_energy":
+            with torch.enable_grad():
+                return super().__call__(agent, name, step, *args)
         batch, noise = args
         if len(batch.reward) != self.sizes.rows:
             with torch.enable_grad():
@@ -217,4 +220,4 @@ def suits(c: SACConfig) -> bool:
     """Whether these settings are supported: plain networks, and SAC as in its paper."""
     kind = (c.num_critics, c.target_critics, c.actor_interval, c.activation, c.network)
     as_in_the_paper = kind == (2, "min", 1, "relu", "mlp")
-    return as_in_the_paper and not (c.layer_norm or c.prioritized or c.h_term) and hasattr(os, "memfd_create")
+    return as_in_the_paper and not (c.layer_norm or c.prioritized) and hasattr(os, "memfd_create")

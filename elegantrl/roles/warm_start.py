@@ -6,8 +6,8 @@ from ..agents.base import Agent
 from ..errors import ConfigError
 from ..types import State
 
-OWN_BUFFERS = ("hypers.", "h_term.")
-"""Parts of an agent's state that come from its settings and its own data, not from learning."""
+OWN_BUFFERS = "hypers."
+"""Parts of an agent's state that come from its settings, not from learning."""
 
 
 def load_networks(agent: Agent, state: State) -> None:

@@ -28,6 +28,9 @@ LISTED: dict[tuple[Kind, str], Reason] = {
     ("read", "elegantrl/agents/on_policy.py:AgentOnPolicy.next_values"): Reason(
         "rollout", "the truncated steps: only their successors need another forward pass"
     ),
+    ("read", "elegantrl/agents/h_term.py:HTerm.advantages"): Reason(
+        "search of the H-term", "the truncated steps: only their successors need another forward pass"
+    ),
     ("read", "elegantrl/agents/ppo.py:AgentPPO.should_stop"): Reason(
         "epoch, with `target_kl`", "is the policy too far"
     ),

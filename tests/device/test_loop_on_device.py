@@ -12,12 +12,13 @@ from elegantrl.roles.evaluator import Evaluator
 from elegantrl.roles.group import GroupActor
 from elegantrl.types import Weights
 from tests.accelerator import ACCELERATOR, CPU, Accelerator, Events
-from tests.device.cases import GRU, HORIZON, Sights, build_env, build_learner, case_id
+from tests.device.cases import GRU, H_TERM, HORIZON, Sights, build_env, build_learner, case_id
 from tests.device.listed import LISTED, unlisted
 
 LOOPS = [
     ("ppo", "TensorCartPole", {"target_kl": 1e-6}, ACCELERATOR),
     ("ppo", "Chasing", {}, CPU),
+    ("ppo", "TensorCartPole", H_TERM, ACCELERATOR),
     ("ppo", "CartPole-v1", {}, ACCELERATOR),
     ("a2c", "Doors", GRU, ACCELERATOR),
     ("mod_sac", "TensorPendulum", {}, ACCELERATOR),

@@ -47,6 +47,7 @@ def changed(value: Any) -> Any:
         "gaussian": "ou",
         "mlp": "elegantrl.nets.networks:linear_layers",
         "auto": "flat",
+        "advantage": "reward",
         "rollout": "minibatch",
         None: 0.25,
     }[value]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from elegantrl.agents.h_term import HTerm, HTermConfig, energy
+from elegantrl.agents.h_term import PARTS, TRACE, HTerm, HTermConfig, energy
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.data import trajectories
 from elegantrl.data.trajectories import TrajectoryStore, scale_to_unit
@@ -19,7 +19,6 @@ from elegantrl.nets.distributions import DiagGaussian
 from elegantrl.nets.networks import NetSpec
 from elegantrl.nets.policies import CategoricalPolicy, DeterministicPolicy, GaussianPolicy, Policy, SquashedPolicy
 from elegantrl.registry import find_agent
-from elegantrl.roles import learner as learner_module
 from elegantrl.roles.learner import Learner
 from elegantrl.runtime.run import RunResult
 from elegantrl.types import ActionSpec, EnvSpec, Leaf, Rollout
@@ -109,6 +108,76 @@ def test_the_store_is_bounded_and_silent_until_it_knows_enough(make_spec: MakeSp
     assert large.top_windows(2, 4, torch.tensor(0.8)) is None
 
 
+def test_windows_are_drawn_in_proportion_to_the_advantage_of_their_first_step(store: TrajectoryStore) -> None:
+    # Guards against: H1, a window of the H-term across the end of an episode.
+    ended = [[0, 0], [1, 0], [0, 0], [0, 0]]
+    store.add(lanes([[0.0, 0.0]] * 4, ended))
+    # Of the starts in rows 0 to 2 that at (1, 0) would cross an end and that at (2, 0) has a negative advantage.
+    advantage = torch.tensor([[1.0, 0.0], [50.0, 2.0], [-7.0, 5.0], [9.0, 9.0]])
+    windows = store.draw_windows(advantage, 8, 2, torch.tensor(0.5))
+    assert windows is not None
+    # The sums are 1, 1, 1, 3, 3, 8: half a step from each end, one window in (0, 1], two in (1, 3], five in (3, 8].
+    assert places(windows) == [[(0, 0), (1, 0)]] + 2 * [[(1, 1), (2, 1)]] + 5 * [[(2, 1), (3, 1)]]
+    torch.testing.assert_close(windows.weight, torch.tensor([[0.5, 0.25]]).expand(8, 2))
+    nothing = store.draw_windows(-advantage.abs(), 8, 2, torch.tensor(0.5))
+    assert nothing is not None and not nothing.weight.any()
+    assert store.draw_windows(advantage, 8, 5, torch.tensor(0.5)) is None
+
+
+def test_advantages_use_present_values_and_the_true_successors(make_spec: MakeSpec) -> None:
+    spec = make_spec("continuous", num_envs=1)
+    term = HTerm(HTermConfig(h_store=3), spec, CPU)
+    rollout = lanes([[1.0], [2.0], [4.0]], [[0], [1], [0]], truncated=True)
+    successor = rollout.obs + torch.tensor([1.0, 0.0, 0.0])
+    successor[1, 0, 0] = 10.0  # what was seen last in the episode that the time limit cut
+    term.trajectories.add(rollout._replace(next_obs=successor))
+    found = term.advantages(lambda obs: 10 * obs[:, 0], torch.tensor(0.5), reward_scale=2.0)
+    # Values 0, 10, 20; of the successors 10, 100, 30. Errors: 2 + 5 - 0, 4 + 50 - 10, 8 + 15 - 20.
+    torch.testing.assert_close(found, torch.tensor([[7 + 0.5 * TRACE * 44], [44.0], [3.0]]))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "own", "added"),
+    [
+        (0.1, [0.0, 3.0], [0.0, 0.5]),  # as long as a tenth of 5, which is less than 1/4 of 3
+        (0.1, [0.0, 0.4], [0.0, 0.1]),  # short enough: a quarter of it
+        (0.1, [-4.0, 2.0], [-0.4, 0.3]),  # -12 + 8 < 0: -4 + 12/25, 2 + 16/25 remain, of length 4.4, and 0.5 of that
+        (0.1, [-3.0, -4.0], [0.0, 0.0]),  # all of it is against the usual one
+        (0.0, [-4.0, 2.0], [-1.0, 0.5]),  # as documented
+        (0.1, [0.0, 0.0], [0.0, 0.0]),  # no windows yet
+    ],
+)
+def test_the_gradient_is_limited_and_loses_what_is_against_the_usual_one(
+    make_spec: MakeSpec, ratio: float, own: list[float], added: list[float]
+) -> None:
+    term = HTerm(HTermConfig(h_ratio=ratio), make_spec("continuous"), CPU)
+    term.build_direction(nn.Linear(1, 1))  # two parameters
+    grad = torch.tensor([3.0, 4.0, 100.0])  # and one that is not the policy's
+    share = term.add(torch.tensor([*own, 0.0]), grad, torch.tensor(0.25))
+    torch.testing.assert_close(grad, torch.tensor([3 + added[0], 4 + added[1], 100.0]))
+    assert share.item() == pytest.approx(math.hypot(*added) / 5)
+
+
+def test_what_the_usual_loss_asked_for_lately_decides(make_spec: MakeSpec) -> None:
+    """A single minibatch that agrees does not outweigh those before it that did not."""
+    term = HTerm(HTermConfig(h_ratio=0.5), make_spec("continuous"), CPU)
+    term.build_direction(nn.Linear(1, 1))
+    for _ in range(3):
+        term.add(torch.zeros(2), torch.tensor([-2.0, 0.0]), torch.tensor(1.0))
+    grad = torch.tensor([5.0, 0.0])
+    term.add(torch.tensor([1.0, 0.0]), grad, torch.tensor(1.0))  # the average is -0.0588 + 0.05
+    torch.testing.assert_close(grad, torch.tensor([5.0, 0.0]))
+    term.add(torch.tensor([1.0, 0.0]), grad, torch.tensor(1.0))
+    torch.testing.assert_close(grad, torch.tensor([6.0, 0.0]))
+
+
+def test_gradient_steps_take_turns_with_the_windows(make_spec: MakeSpec) -> None:
+    term = HTerm(HTermConfig(h_windows=2, h_length=1), make_spec("continuous"), CPU)
+    term.windows = term.windows._replace(weight=torch.arange(2.0 * PARTS).unsqueeze(-1))
+    turns = [term.next_windows().weight.flatten().tolist() for _ in range(PARTS + 1)]
+    assert turns[0] == turns[PARTS] == [0, PARTS] and turns[3] == [3, PARTS + 3]
+
+
 def test_rewards_are_scaled_to_the_unit_interval_and_equal_ones_count_fully() -> None:
     valid = torch.tensor([[True], [False]])
     torch.testing.assert_close(
@@ -150,22 +219,18 @@ def test_excess_of_a_choice_is_its_log_probability_plus_the_entropy() -> None:
 @pytest.mark.parametrize("agent", ["ppo", "sac", "td3", "ddpg"])
 def test_descending_the_energy_makes_the_good_actions_likelier(make_spec: MakeSpec, agent: str) -> None:
     spec = make_spec("continuous")
-    learner = Learner(agent, find_config(agent, h_term=True, h_windows=8, h_length=3, hidden=(16,)), spec, CPU, 0)
-    term, policy = learner.agent.h_term, learner.agent.policy
-    assert term is not None
+    policy = Learner(agent, find_config(agent, hidden=(16,)), spec, CPU, 0).agent.policy
     generator = torch.Generator().manual_seed(0)
-    term.obs.normal_(generator=generator)
-    near = 0.05 * torch.randn(term.action.shape, generator=generator)
-    term.action.copy_(mode(policy, term.obs) + near)
-    term.weight.fill_(1.0)
+    obs = torch.randn(8, 3, spec.obs_dim, generator=generator)
+    action = mode(policy, obs) + 0.05 * torch.randn(8, 3, spec.action.num_outputs, generator=generator)
     params = [p for p in policy.parameters() if p.requires_grad]
-    before = logp(policy, term)
+    before = logp(policy, obs, action)
     for _ in range(20):
-        grads = torch.autograd.grad(term(policy), params)
+        grads = torch.autograd.grad(energy(policy.logp_above_entropy(obs, action), torch.ones(8, 3)), params)
         with torch.no_grad():
             for p, g in zip(params, grads, strict=True):
                 p -= 1e-4 * g
-    assert logp(policy, term) > before
+    assert logp(policy, obs, action) > before
 
 
 def mode(policy: Policy, obs_LKO: Tensor) -> Tensor:
@@ -173,9 +238,9 @@ def mode(policy: Policy, obs_LKO: Tensor) -> Tensor:
     return action.detach().unflatten(0, obs_LKO.shape[:2])
 
 
-def logp(policy: Policy, term: HTerm) -> float:
+def logp(policy: Policy, obs_LKO: Tensor, action_LKA: Tensor) -> float:
     """Mean log-density of the windows' first actions, before squashing; later ones may have reached the clamp."""
-    obs, action = term.obs[:, 0], term.action[:, 0]
+    obs, action = obs_LKO[:, 0], action_LKA[:, 0]
     if isinstance(policy, SquashedPolicy):
         mean, log_std = policy.net(obs).chunk(2, -1)
         return DiagGaussian(mean, log_std).log_prob(action.atanh()).mean().item()
@@ -204,12 +269,8 @@ def test_a_weight_of_zero_equals_the_plain_agent_and_a_real_one_does_not(
     load_commit: Callable[[Path], dict[str, Any]],
     hash_state: Callable[[Any], str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     agent: str,
 ) -> None:
-    # The term needs autograd, so do the bits.
-    monkeypatch.setattr(learner_module, "import_fast", lambda *_: None)
-
     # Guards against: H3, a term that changes a run when its weight is zero, or does nothing when it is not.
     def final(name: str, **settings: Any) -> dict[str, Tensor]:
         run_quietly(
@@ -218,19 +279,30 @@ def test_a_weight_of_zero_equals_the_plain_agent_and_a_real_one_does_not(
         )  # fmt: skip
         learner = load_commit(tmp_path / name)["learner"]
         modules = learner["agent"]["modules"]
-        kept = {key: value for key, value in modules.items() if not key.startswith(("h_term.", "hypers."))}
+        kept = {key: value for key, value in modules.items() if not key.startswith("hypers.")}
         return {**kept, **{f"optimizer {key}": value for key, value in learner["agent"]["optimizers"].items()}}
 
     h_term = {"h_term": True, "h_store": 40, "h_windows": 8}
     plain = hash_state(final("plain"))
     assert hash_state(final("zero", **h_term, h_lambda=0.0)) == plain
-    assert hash_state(final("on", **h_term)) != plain
+    # Untrained values are near 0 and the rewards of this task negative: nothing exceeds what is expected yet.
+    assert hash_state(final("on", **h_term)) == plain
+    assert hash_state(final("documented", **h_term, h_ratio=0.0, h_select="reward")) != plain
+
+
+def test_what_exceeds_the_values_has_a_limited_share_in_the_gradient(make_spec: MakeSpec) -> None:
+    config = PPOConfig(hidden=(4,), h_term=True, h_store=40, h_windows=8, h_ratio=0.05)
+    agent = Learner("ppo", config, make_spec("continuous", num_envs=2), CPU, 0).agent
+    rollout = lanes([[3.0, 1.0]] * 20, [[0, 0]] * 20)
+    agent.see(rollout)
+    assert agent.update(rollout).metrics["h_term/share"].item() == pytest.approx(0.05)
+    agent.see(rollout._replace(reward=rollout.reward - 1000))
+    assert agent.update(rollout).metrics["h_term/share"].item() == 0
 
 
 def test_off_means_that_nothing_of_it_is_built(make_spec: MakeSpec) -> None:
     learner = Learner("ppo", PPOConfig(hidden=(4,)), make_spec("continuous"), CPU, 0)
     assert learner.agent.h_term is None and learner.agent.seen_state() == {}
-    assert not any(name.startswith("h_term") for name in learner.agent.state_dict())
     defaults = HTermConfig()
     assert (defaults.h_lambda, defaults.h_length, defaults.h_gamma) == (2**-3, 4, 0.8)
-    assert HTerm(defaults, make_spec("discrete"), CPU).action.dtype == torch.int64
+    assert HTerm(defaults, make_spec("discrete"), CPU).windows.action.dtype == torch.int64

@@ -168,10 +168,10 @@ def test_the_hamiltonian_term_reads_masks(monkeypatch: pytest.MonkeyPatch) -> No
     assert metrics["h_term/energy"].isfinite() and metrics["h_term/energy"] != 0
     h_term, policy = learner.agent.h_term, learner.agent.policy
     assert h_term is not None and isinstance(policy, CategoricalPolicy)
-    obs = Obs(h_term.obs, h_term.obs1)
+    obs, action, _ = h_term.windows
     assert not obs.mask.all()  # type: ignore[union-attr]
-    excess = policy.dist(obs).log_prob(h_term.action) + policy.dist(obs).entropy()
-    torch.testing.assert_close(policy.logp_above_entropy(obs, h_term.action), excess)
+    excess = policy.dist(obs).log_prob(action) + policy.dist(obs).entropy()
+    torch.testing.assert_close(policy.logp_above_entropy(obs, action), excess)
     assert (excess > -100).all()  # no forbidden action has come into the windows
 
 

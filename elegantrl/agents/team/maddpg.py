@@ -9,6 +9,7 @@ Axes: B minibatch rows, G agents, E critics of an agent, A action.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -43,6 +44,8 @@ class MATD3Config(TD3Config):
     """Weight of the mean square of the actors' outputs before tanh or softmax, which keeps these from saturating."""
     h_term: Hidden[bool] = unused(False)
     h_lambda: Hidden[float] = unused(2**-3)
+    h_ratio: Hidden[float] = unused(0.3)
+    h_select: Hidden[Literal["advantage", "reward"]] = unused("advantage")
     h_length: Hidden[int] = unused(4)
     h_windows: Hidden[int] = unused(64)
     h_gamma: Hidden[float] = unused(0.8)

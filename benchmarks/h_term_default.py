@@ -1,0 +1,97 @@
+"""Is the H-term with its default settings safe, and does it help? With and without it, eight seeds, several tasks.
+
+    python benchmarks/h_term_default.py                          # whatever is not in the results yet
+    python benchmarks/h_term_default.py --only sac/Pendulum-v1   # one task
+    python benchmarks/h_term_default.py --table                  # no runs, only the table
+
+PPO has the tasks, settings and budgets of stability_run.py, SAC small networks and budgets that were not tuned. The
+last policy of a run is scored on 20 episodes. The runs of PPO that are stored normalise advantages over a rollout, with
+and without the term. Results accumulate in results/h_term_default.json after every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import RESULTS, environment, write_json
+from h_term import compare
+
+import elegantrl
+
+NAME = "h_term_default.json"
+SEEDS = range(8)
+SAC_BUDGETS = {
+    "Pendulum-v1": 8_000,
+    "InvertedDoublePendulum-v5": 12_000,
+}
+SAC_SETTINGS: dict[str, Any] = {
+    "num_envs": 1, "hidden": [64, 64], "batch_size": 128, "lr": 1e-3, "learning_starts": 1000, "gamma": 0.99,
+    "tau": 0.01, "updates_per_step": 1.0, "horizon": 1, "n_step": 1, "layer_norm": False, "warm_up_hold": 1,
+}  # fmt: skip
+PPO_TASKS = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3", "Hopper-v5", "InvertedDoublePendulum-v5")
+TASKS = [f"ppo/{env}" for env in PPO_TASKS] + [f"sac/{env}" for env in SAC_BUDGETS]
+ARMS = {"without": False, "with": True}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", nargs="+", choices=TASKS, default=TASKS, help="tasks to run")
+    parser.add_argument("--table", action="store_true", help="no runs, only the table")
+    args = parser.parse_args()
+    path = RESULTS / NAME
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    for task in [] if args.table else args.only:
+        for seed in SEEDS:
+            for arm in ARMS:
+                done = results["runs"].setdefault(task, {}).setdefault(arm, {})
+                if str(seed) not in done:
+                    done[str(seed)] = run(task, seed, h_term=ARMS[arm])
+                    results["environment"] = environment()
+                    write_json(NAME, results)
+    for task, runs in results["runs"].items():
+        if min(len(runs[arm]) for arm in ARMS) > 1:  # an interval needs two runs of each
+            print(row(task, runs))
+    return 0
+
+
+def run(task: str, seed: int, *, h_term: bool) -> dict[str, Any]:
+    """Train one seed; steps and returns of its evaluations, the last of which is its score."""
+    agent, env = task.split("/")
+    if agent == "ppo":
+        module = importlib.import_module("stability_run")
+        found = module.run("ours_h" if h_term else "ours", module.TASKS[env], seed)
+        return {"steps": found["steps"], "returns": [*found["returns"][:-1], float(np.mean(found["episodes"]))]}
+    budget = SAC_BUDGETS[env]
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        elegantrl.train(
+            agent, env, seed=seed, run_dir=run_dir, max_steps=budget, target_return=float("inf"), verbose=False,
+            eval={"interval": budget // 4, "episodes": 20}, h_term=h_term, **SAC_SETTINGS,
+        )  # fmt: skip
+        rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    scores = [found for found in rows if found["kind"] == "eval"]
+    return {"steps": [x["env_steps"] for x in scores], "returns": [x["eval/mean"] for x in scores]}
+
+
+def row(task: str, runs: dict[str, dict[str, Any]]) -> str:
+    """A line of the table in docs/stability.md."""
+    without, with_term = (np.array([r["returns"][-1] for r in runs[arm].values()]) for arm in ARMS)
+    found = compare(with_term, without)
+    cells = [task, f"{len(without)}, {len(with_term)}"]
+    cells += [f"{x.mean():,.0f} ({x.std(ddof=1):,.0f})" for x in (without, with_term)]
+    low, high = found["mean_difference_interval"]
+    cells.append(f"{found['mean_difference']:,.0f} ({low:,.0f} to {high:,.0f})")
+    low, high = found["variance_ratio_interval"]
+    cells.append(f"{found['variance_ratio']:.2f} ({low:.2f} to {high:.2f})")
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
