@@ -2,6 +2,7 @@
 
     python benchmarks/finance.py            # ratios
     python benchmarks/finance.py --scale    # minute bars of 100 assets over four years: memory and speed
+    python benchmarks/finance.py --learning # seconds until a policy earns a given return in the training years
 
 The single environment is our Gymnasium one in NumPy, which computes the same numbers. Stable-Baselines3 trains on
 8, 16 and 64 of it in one process with several batch sizes, and the fastest of these is the reference. Seconds are those
@@ -104,7 +105,7 @@ def measure(repeats: int) -> list[Measurement]:
     lanes, single = alternate(lambda: lanes_speed(200), lambda: single_speed(4000), repeats=repeats)
     found = [Measurement(f"StockTrading, {LANES} lanes", "steps/s", lanes, single, "single environment", ">= 100")]
     larger = [(8, 256), (16, 512), (64, 1024), (64, 4096)]
-    compared = [(4, 4, larger, ">= 30"), (1, 1, larger, ""), (1, 10, [(8, 64), (16, 64), (64, 64)], "")]
+    compared = [(4, 4, larger, ""), (1, 1, larger, ""), (1, 10, [(8, 64), (16, 64), (64, 64)], ">= 30")]
     for ours, theirs, shapes, bar in compared:
         num_envs, batch_size = fastest(shapes, theirs)
         sides = (partial(ppo_speed, 8 // ours + 2, ours), partial(sb3_speed, num_envs, batch_size, theirs, 2))
@@ -112,6 +113,57 @@ def measure(repeats: int) -> list[Measurement]:
         what = f"PPO on {LANES} lanes, learning included, {ours} epoch{'s' * (ours > 1)}"
         reference = f"SB3 PPO, {theirs} epoch{'s' * (theirs > 1)}, {num_envs} environments, batch {batch_size}"
         found.append(Measurement(what, "steps/s", ppo, sb3, reference, bar))
+    return found
+
+
+# ---- learning
+
+GOAL = 15.0
+"""The mean return of an episode in the training years, without exploration."""
+
+
+def ours_to_goal(seed: int) -> tuple[float, int]:
+    """Processor seconds and steps; start and evaluations count."""
+    shape = {"num_envs": LANES, "horizon": 8, "batch_size": 2048, "num_epochs": 1, "hidden": (64, 64), "lr": 1e-3,
+             "activation": "tanh", "log_std_init": -1.5, "entropy_coef": 0.0}  # fmt: skip
+    goal = {"eval": {"interval": 131_072, "episodes": 256}, "target_return": GOAL}
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        run = train("ppo", "StockTrading", run_dir=Path(folder) / "run", seed=seed, env_kwargs=MARKET,
+                    max_steps=10_000_000, **shape, **(QUIET | goal))  # fmt: skip
+        assert run.summary["stop_reason"] == "target_return", run.summary["stop_reason"]
+        return time.process_time() - started, run.summary["env_steps"]
+
+
+def sb3_to_goal(seed: int) -> tuple[float, int]:
+    """Processor seconds and steps with its own settings on 16 environments; only ``learn`` counts."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    model = PPO("MlpPolicy", make_vec_env(lambda: StockTradingEnv(**MARKET), 16, seed=seed), seed=seed, device="cpu")
+    seconds = 0.0
+    while True:
+        started = time.process_time()
+        model.learn(1, reset_num_timesteps=False)  # one rollout, which has 32,768 steps
+        seconds += time.process_time() - started
+        env, total = StockTradingVecEnv(num_envs=256, **MARKET), torch.zeros(256)
+        obs = env.reset(seed)
+        with torch.inference_mode():
+            for _ in range(MARKET["episode_steps"]):
+                step = env.step(torch.as_tensor(model.predict(obs.data.numpy(), deterministic=True)[0]))
+                obs, total = step.obs, total + step.reward
+        if total.mean() >= GOAL:
+            return seconds, model.num_timesteps
+
+
+def learning(seeds: Sequence[int]) -> dict[str, Any]:
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"goal": GOAL, "seeds": list(seeds)}
+    for name, run in (("ours", ours_to_goal), ("sb3", sb3_to_goal)):
+        seconds, steps = zip(*map(run, seeds), strict=True)
+        found[name] = {"seconds": [round(value, 1) for value in seconds], "steps": steps}
+        print(name, found[name], flush=True)
     return found
 
 
@@ -178,12 +230,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scale", action="store_true", help="measure minute bars instead of ratios")
+    parser.add_argument("--learning", action="store_true", help="measure seconds to a return instead of ratios")
     args = parser.parse_args()
     path = RESULTS / "finance.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     if args.scale:
         before |= {"scale": scale()}
         print(json.dumps(before["scale"], indent=1))
+    elif args.learning:
+        before |= {"learning": learning(range(3))}
     else:
         before |= {"measurements": show("trading", measure(args.repeats))}
     write_json(path.name, before | {"environment": environment()})
