@@ -134,6 +134,18 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("SimbaV2", "8593 ± 964", "300k", "HalfCheetah-v4"),
         Reference("XuanCe", "10122 ± 833", "1M", "last; best 10428"),
     ),
+    "sac/Walker2d-v5": (
+        Reference("SimbaV2", "690 ± 241", "100k", "Walker2d-v4"),
+        Reference("SimbaV2", "2470 ± 1571", "300k", "Walker2d-v4"),
+    ),
+    "sac/Humanoid-v5": (
+        Reference("SimbaV2", "632 ± 170", "100k", "Humanoid-v4"),
+        Reference("SimbaV2", "3015 ± 1647", "300k", "Humanoid-v4"),
+    ),
+    "sac/Ant-v5": (
+        Reference("SimbaV2", "747 ± 501", "100k", "Ant-v4, without contact forces"),
+        Reference("SimbaV2", "3532 ± 1561", "300k", "Ant-v4, without contact forces"),
+    ),
     "td3/HalfCheetah-v5": (
         Reference("XuanCe", "8014 ± 3051", "1M", "last; best 8349"),
         Reference("TD3", "9637 ± 859", "1M", "HalfCheetah-v1"),
@@ -168,6 +180,11 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("zoo", "1327 ± 452", "1M", "Ant-v3"),
     ),
     "ppo/Reacher-v5": (Reference("Tianshou", "-4.1 ± 0.3", "1M", "Reacher-v2"),),
+    "ppo/Humanoid-v5": (
+        Reference("XuanCe", "624 ± 51", "1M", "last; best 984"),
+        Reference("Tianshou", "787 ± 194", "1M", "Humanoid-v3"),
+        Reference("CleanRL", "716 ± 49", "1M", "Humanoid-v4"),
+    ),
     "mappo/simple_spread_v3": (Reference("XuanCe", "-58.2", "1M", "3 x the return of an agent, continuous actions"),),
     "vdn/simple_spread_v3": (Reference("XuanCe", "-53.7", "1M", "3 x the return of an agent"),),
     "qmix/simple_spread_v3": (Reference("XuanCe", "-133", "1M", "3 x the return of an agent; its QMIX diverges"),),

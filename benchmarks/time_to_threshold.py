@@ -85,6 +85,9 @@ TASKS = [
     Task("Pendulum-v1", -200, 45, ("sbx/ppo", "sb3/ppo", "ours/ppo", "sbx/sac", "sbx/td3", *OTHERS, "rsl_rl/ppo")),
     Task("LunarLander-v3", 200, 40, ("sbx/ppo", "sb3/ppo", "ours/ppo", *OTHERS)),
     Task("Hopper-v5", 2000, 50, ("sbx/ppo", "sb3/ppo", "ours/ppo", "sbx/ppo-zoo", *OTHERS, "rsl_rl/ppo")),
+    Task("Walker2d-v5", 2000, 120, ("sbx/ppo", "ours/ppo", "sbx/ppo-zoo")),
+    Task("HalfCheetah-v5", 4500, 240, ("sbx/sac", "ours/sac", "sbx/td3", "ours/td3")),
+    Task("BipedalWalker-v3", 280, 480, ("sbx/sac", "ours/sac", "sbx/td3")),
 ]
 FASTEST = ("sbx/ppo", "sb3/ppo")
 """Others that may take twice the limit."""

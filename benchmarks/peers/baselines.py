@@ -29,6 +29,22 @@ HOPPER_PPO_ZOO = {
     "policy_kwargs": {"log_std_init": -2, "ortho_init": False, "activation_fn": "relu", "net_arch": [256, 256]},
 }  # fmt: skip
 HOPPER_PPO = {"n_envs": 8, "normalize": True, "n_steps": 256, "batch_size": 64, "n_epochs": 10}
+WALKER_PPO_ZOO = {
+    "n_envs": 1, "normalize": True, "n_steps": 512, "batch_size": 32, "n_epochs": 20, "gae_lambda": 0.95,
+    "gamma": 0.99, "learning_rate": 5.05041e-05, "ent_coef": 0.000585045, "clip_range": 0.1, "max_grad_norm": 1.0,
+    "vf_coef": 0.871923,
+}  # fmt: skip
+CHEETAH_SAC = {"n_envs": 1, "learning_starts": 10_000}
+CHEETAH_TD3 = {"n_envs": 1, "learning_starts": 10_000, "noise_std": 0.1}
+BIPEDAL_SAC = {
+    "n_envs": 1, "learning_rate": 7.3e-4, "buffer_size": 300_000, "gamma": 0.98, "tau": 0.02, "learning_starts": 10_000,
+    "train_freq": 64, "gradient_steps": 64, "use_sde": True,
+    "policy_kwargs": {"log_std_init": -3, "net_arch": [400, 300]},
+}  # fmt: skip
+BIPEDAL_TD3 = {
+    "n_envs": 1, "learning_rate": 1e-3, "gamma": 0.98, "buffer_size": 200_000, "learning_starts": 10_000,
+    "noise_std": 0.1, "policy_kwargs": {"net_arch": [400, 300]},
+}  # fmt: skip
 PENDULUM_SAC = {"n_envs": 1, "learning_rate": 1e-3}
 PENDULUM_TD3 = {
     "n_envs": 1, "learning_rate": 1e-3, "gamma": 0.98, "buffer_size": 200_000, "learning_starts": 10_000,
@@ -40,9 +56,12 @@ BASELINES: dict[str, dict[str, dict[str, Any]]] = {
     "Pendulum-v1": {"ppo": PENDULUM_PPO, "sac": PENDULUM_SAC, "td3": PENDULUM_TD3},
     "LunarLander-v3": {"ppo": LUNARLANDER_PPO},
     "Hopper-v5": {"ppo": HOPPER_PPO, "ppo-zoo": HOPPER_PPO_ZOO},
+    "Walker2d-v5": {"ppo": HOPPER_PPO, "ppo-zoo": WALKER_PPO_ZOO},
+    "HalfCheetah-v5": {"sac": CHEETAH_SAC, "td3": CHEETAH_TD3},
+    "BipedalWalker-v3": {"sac": BIPEDAL_SAC, "td3": BIPEDAL_TD3},
 }
-"""The settings of RL Baselines3 Zoo, and for Hopper, whose zoo settings use one environment, also the libraries' own
-defaults with eight."""
+"""The settings of RL Baselines3 Zoo, and for Hopper and Walker2d, whose zoo settings use one environment, also the
+libraries' own defaults with eight."""
 SDE = {"use_sde": True, "sde_sample_freq": 4}
 """State-dependent exploration, which the zoo asks for on Pendulum and SBX does not have for PPO."""
 
