@@ -35,7 +35,8 @@ from elegantrl.finance.experiment import Experiment, ExperimentConfig, load_expe
 from elegantrl.finance.metrics import sharpe_difference
 from elegantrl.finance.report import render
 from elegantrl.finance.results import Backtest, Row, as_json, of_experiment
-from elegantrl.report.draw import COLOURS, GREY, style_axes
+from elegantrl.report.draw import style_axes
+from elegantrl.report.style import COLOURS, GREY
 from elegantrl.store.trained import TrainedPolicy
 
 AGENTS = ("ppo", "a2c", "ddpg", "td3", "sac")

@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from elegantrl.errors import ConfigError
-from elegantrl.report.draw import COLOURS, GREY, INK, SEVERAL_SEEDS, draw_seeds, finish_axes, save_figure, style_axes
+from elegantrl.report.draw import SEVERAL_SEEDS, draw_seeds, finish_axes, save_figure, style_axes
 from elegantrl.report.plot import common_target
 from elegantrl.report.runs import read_run
+from elegantrl.report.style import COLOURS, GREY, INK
 
 
 class Panel(NamedTuple):

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from stability import RESULTS, SYSTEMS, Runs, Task, compare, final, resample
 
-from elegantrl.report.draw import GREY, INK, LIGHT
 from elegantrl.report.statistics import interquartile_mean
+from elegantrl.report.style import GREY, INK, LIGHT
 
 ORANGE, DARK = "#d55e00", "#555555"
 QUESTIONS = {

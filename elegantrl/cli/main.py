@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 
 from .. import __version__
 from ..errors import ConfigError, ElegantRLError, did_you_mean
@@ -53,27 +54,33 @@ def usage_for(argv: list[str]) -> str | None:
     return None
 
 
-def commands() -> dict[str, Callable[[list[str]], int]]:
-    # Imported here so that `elegantrl --help` need not import torch.
-    from . import bench, evaluate, evolve, export, finance, lists, plot, record, serve, submit, train, watch
+COMMANDS = {
+    "train": "train:main",
+    "evolve": "evolve:main",
+    "eval": "evaluate:main",
+    "record": "record:main",
+    "export": "export:main",
+    "serve": "serve:main",
+    "plot": "plot:main",
+    "report": "watch:report_main",
+    "watch": "watch:watch_main",
+    "bench": "bench:main",
+    "submit": "submit:main",
+    "finance": "finance:main",
+    "backtest": "finance:backtest_main",
+    "envs": "lists:envs_main",
+    "agents": "lists:agents_main",
+}
+"""Module of this folder and function of each command."""
 
-    return {
-        "train": train.main,
-        "evolve": evolve.main,
-        "eval": evaluate.main,
-        "record": record.main,
-        "export": export.main,
-        "serve": serve.main,
-        "plot": plot.main,
-        "report": watch.report_main,
-        "watch": watch.watch_main,
-        "bench": bench.main,
-        "submit": submit.main,
-        "finance": finance.main,
-        "backtest": finance.backtest_main,
-        "envs": lists.envs_main,
-        "agents": lists.agents_main,
-    }
+
+def find_command(name: str) -> Callable[[list[str]], int]:
+    """The function of a command. Only its module is imported: torch and matplotlib take seconds."""
+    if name not in COMMANDS:
+        raise ConfigError(f"there is no command {name!r}; {did_you_mean(name, COMMANDS)}")
+    module, function = COMMANDS[name].split(":")
+    command: Callable[[list[str]], int] = getattr(import_module(f".{module}", __package__), function)
+    return command
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -106,10 +113,7 @@ def run_command(argv: list[str]) -> int:
     if argv[0] == "--version":
         write_line(f"elegantrl {__version__}")
         return 0
-    known = commands()
-    if argv[0] not in known:
-        raise ConfigError(f"there is no command {argv[0]!r}; {did_you_mean(argv[0], known)}")
-    return known[argv[0]](argv[1:])
+    return find_command(argv[0])(argv[1:])
 
 
 if __name__ == "__main__":

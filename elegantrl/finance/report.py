@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from ..report.draw import COLOURS
+from ..report.style import COLOURS
 from .figures import Series, legend, line_figure, monthly_table
 from .metrics import BLOCK, RESAMPLES, drawdowns
 from .prices import Array, day

@@ -8,8 +8,8 @@ import shutil
 import statistics
 from pathlib import Path
 
-from ..report.draw import COLOURS
 from ..report.page import Chart, Copy, Line, Lineage, Page, Span, Table, thinned
+from ..report.style import COLOURS
 from .fold import Member, PopulationState
 
 STEPS = "environment steps of an agent, its ancestors included"

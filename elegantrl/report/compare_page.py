@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..store.runlog import read_metrics
-from .draw import COLOURS, duration
 from .page import Chart, Film, Line, Page, Table
 from .plot import common_target
 from .run_page import STEPS, Row, changes_table, check_run, curve_line, line_of, names_of, read_film, text_of
 from .runs import Curve, Group, Run, combine, group_runs, read_run, read_summary
+from .style import COLOURS, duration
 
 MAX_FILMS = 4
 """Videos on one page; each may have many megabytes."""

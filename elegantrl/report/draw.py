@@ -16,12 +16,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from ..errors import ConfigError
 from ..store.files import write_atomic
 from .runs import Curve, Run, combine
+from .style import COLOURS, GREY, INK, LIGHT, plain_number, short_number
 
 FORMATS = ("jpg", "pdf", "png", "svg")
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")  # safe for the colour-blind
-STYLES = ("-", "--", ":")
-"""Lines of the second and third seven curves."""
-INK, GREY, LIGHT = "#222222", "#777777", "#b7c3cc"
 SEVERAL_SEEDS = "interquartile mean and 95 % bootstrap band; thin: the seeds; after its dot a seed keeps its score"
 
 
@@ -120,21 +117,3 @@ def save_figure(figure: Figure, path: Path) -> Path:
     figure.savefig(buffer, format=suffix, dpi=180)
     write_atomic(path, buffer.getvalue())
     return path
-
-
-def short_number(value: float) -> str:
-    """20000 as 20k, 1500000 as 1.5M."""
-    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= unit:
-            return f"{value / unit:.4g}{letter}"
-    return f"{value:.4g}"
-
-
-def plain_number(value: float) -> str:
-    return f"{value:,.1f}".removesuffix(".0")
-
-
-def duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -8,8 +8,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from .draw import COLOURS, GREY, INK, LIGHT, save_figure, short_number
+from .draw import save_figure
 from .page import Lineage
+from .style import COLOURS, GREY, INK, LIGHT, short_number
 
 
 def plot_lineage(lineage: Lineage, title: str, path: Path) -> Path:

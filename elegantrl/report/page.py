@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from .draw import COLOURS
+from .style import COLOURS
 
 DEMO_FILES = ("demo.mp4", "demo.gif")
 """Names of the video in a run folder that its page shows."""

@@ -6,21 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import ConfigError
-from .draw import (
-    COLOURS,
-    LIGHT,
-    SEVERAL_SEEDS,
-    STYLES,
-    draw_best,
-    draw_curve,
-    draw_seeds,
-    duration,
-    finish_axes,
-    make_canvas,
-    save_figure,
-    short_number,
-)
+from .draw import SEVERAL_SEEDS, draw_best, draw_curve, draw_seeds, finish_axes, make_canvas, save_figure
 from .runs import Run, group_runs, read_run
+from .style import COLOURS, LIGHT, STYLES, duration, short_number
 
 
 def plot_run(run_dir: str | Path, out: str | Path | None = None) -> Path:

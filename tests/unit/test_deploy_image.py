@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from elegantrl.cli.main import commands
+from elegantrl.cli.main import find_command
 from elegantrl.cli.train import parse_run
 from elegantrl.config.resolve import resolve_config
 
@@ -48,7 +48,7 @@ def test_evolve_entrypoints_are_accepted_by_our_parser(words: list[str], monkeyp
     monkeypatch.setattr("elegantrl.cli.evolve.continues", lambda flags: False)  # there is no such bucket here
     monkeypatch.setattr("elegantrl.cli.evolve.run_population", accept)
     with pytest.raises(Accepted):
-        commands()["evolve"](words)
+        find_command("evolve")(words)
 
 
 def test_every_entrypoint_was_found() -> None:

@@ -28,11 +28,11 @@ from elegantrl.population.log import read_population
 from elegantrl.population.page import population_page
 from elegantrl.population.report import read_page
 from elegantrl.report.compare_page import compare_page
-from elegantrl.report.draw import COLOURS
 from elegantrl.report.lineage import plot_lineage
 from elegantrl.report.live import PageServer
 from elegantrl.report.page import MAX_POINTS, Chart, Copy, Line, Page, Table, render, thinned, to_json
 from elegantrl.report.run_page import run_page
+from elegantrl.report.style import COLOURS
 
 CHROMIUM = shutil.which("chromium")
 BROWSER = (
