@@ -26,10 +26,11 @@ from elegantrl.errors import BuildTimedOut, ConfigError, NonFinite, RoleDied, Ro
 from elegantrl.execute.base import ANSWERS_HELD, Executor, RemoteTraceback, make_executor, where_raised
 from elegantrl.execute.inline import InlineExecutor
 from elegantrl.execute.process import ProcessExecutor
+from elegantrl.runtime.build import PRELOAD
 from elegantrl.types import Episodes, Fault, Fragment, Rollout, Weights
 
 BACKENDS: dict[str, Callable[[], Executor]] = {
-    "inline": InlineExecutor, "process": ProcessExecutor, "ray": partial(make_executor, "ray")
+    "inline": InlineExecutor, "process": partial(ProcessExecutor, PRELOAD), "ray": partial(make_executor, "ray")
 }  # fmt: skip
 # A process of Ray takes seconds to start; test_ray.py shows the essentials in a few.
 PARAMS = [pytest.param(name, marks=[pytest.mark.slow] if name == "ray" else []) for name in BACKENDS]
@@ -139,7 +140,7 @@ def isolating_only(test: Callable[..., None]) -> Callable[..., None]:
 
 @pytest.fixture
 def processes() -> Iterator[ProcessExecutor]:
-    with contextlib.closing(ProcessExecutor()) as one:
+    with contextlib.closing(ProcessExecutor(PRELOAD)) as one:
         yield one
 
 

@@ -32,6 +32,7 @@ from elegantrl.registry import find_agent
 from elegantrl.roles.evaluator import Evaluator
 from elegantrl.roles.group import GroupActor
 from elegantrl.roles.learner import Learner
+from elegantrl.runtime.build import PRELOAD
 from elegantrl.store.commits import Store
 from elegantrl.tree import Tree
 from elegantrl.types import ActionSpec, EnvSpec, Leaf, Metrics, Obs, State, Step, Update, Weights
@@ -197,7 +198,7 @@ def test_the_same_fragment_comes_out_of_a_process() -> None:
     expected = [build_actor().sample(weights, 7, 0)]
     assert pack(expected)[0] == TREE  # not by pickle
     results = []
-    for executor in (InlineExecutor(), ProcessExecutor()):
+    for executor in (InlineExecutor(), ProcessExecutor(PRELOAD)):
         (handle,) = executor.spawn_all([build_actor])
         fragment = handle.call("sample", weights, 7, 0).result()
         results.append(tree.map_leaves(lambda x: x.clone() if isinstance(x, Tensor) else x, fragment.rollout))

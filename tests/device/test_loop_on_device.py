@@ -6,8 +6,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from elegantrl.roles.evaluator import Evaluator
 from elegantrl.roles.group import GroupActor
 from elegantrl.types import Weights
@@ -52,13 +50,12 @@ def loop(number: int) -> Events:
     return events
 
 
-@pytest.mark.parametrize("number", range(len(LOOPS)), ids=lambda i: "-".join(map(case_id, LOOPS[i])))
-def test_the_host_waits_at_listed_places_only(number: int) -> None:
-    assert not unlisted(loop(number))
-
-
-def test_every_listed_place_occurs() -> None:
-    found = {(event.kind, event.place) for number in range(len(LOOPS)) for event in loop(number)}
+def test_the_host_waits_at_listed_places_only_and_at_each_of_them() -> None:
+    found = set()
+    for number, case in enumerate(LOOPS):
+        events = loop(number)
+        assert not unlisted(events), "-".join(map(case_id, case))
+        found |= {(event.kind, event.place) for event in events}
     assert found == set(LISTED)
 
 

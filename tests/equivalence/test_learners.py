@@ -25,6 +25,7 @@ from elegantrl.registry import find_agent
 from elegantrl.roles.learner import Learner
 from elegantrl.roles.ranks import Ranks, connect
 from elegantrl.runtime import learners as learners_module
+from elegantrl.runtime.build import PRELOAD
 from elegantrl.runtime.learners import Learners
 from elegantrl.types import ActionSpec, EnvSpec, Episodes, Fragment, Rollout, Transition
 
@@ -288,7 +289,7 @@ def build(case: str, num_learners: int, rank: int) -> Callable[[], Learner]:
 
 @pytest.fixture
 def executor() -> Iterator[Executor]:
-    executor = ProcessExecutor()
+    executor = ProcessExecutor(PRELOAD)
     yield executor
     executor.close()
     assert multiprocessing.active_children() == []

@@ -36,7 +36,7 @@ CASES = [
     pytest.param("sac", "TensorPendulum", {**REPLAY, "num_envs": 3, "n_step": 3, "normalize_obs": True,
                  "updates_per_step": 0.5}, id="sac-t"),
     pytest.param("ppo", "CartPole-v1", {**ON_POLICY, "num_envs": 3, "num_epochs": 2, "memory": "lstm", "memory_size": 6,
-                 "normalize_obs": True, "executor": "process"}, id="ppo-lstm"),
+                 "normalize_obs": True, "executor": "process"}, id="ppo-lstm", marks=pytest.mark.slow),
     pytest.param("a2c", "Pendulum-v1", {**ON_POLICY, "num_envs": 2, "memory": "gru", "memory_size": 6}, id="a2c-gru"),
     pytest.param("recurrent_dqn", "CartPole-v1", {**REPLAY, "num_envs": 3, "n_step": 2, "memory_size": 6, "burn_in": 6,
                  "updates_per_step": 0.3}, id="recurrent-dqn"),

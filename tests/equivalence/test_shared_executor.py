@@ -52,7 +52,7 @@ def config_of(agent: str, layout: str) -> RunConfig:
     return config
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["inline", pytest.param("process", marks=pytest.mark.slow)])
 def test_runs_that_take_turns_equal_runs_alone(
     run_quietly: Run, executor: Executor, load_commit: LoadCommit, hash_state: HashState, tmp_path: Path, layout: str
 ) -> None:

@@ -26,6 +26,7 @@ from elegantrl.roles import ranks as ranks_module
 from elegantrl.roles.learner import Learner
 from elegantrl.roles.ranks import Ranks
 from elegantrl.runtime import timeouts as timeouts_module
+from elegantrl.runtime.build import PRELOAD
 from elegantrl.runtime.learners import Learners
 from elegantrl.runtime.recovery import Recovery
 from elegantrl.runtime.run import RunResult
@@ -104,7 +105,7 @@ def fragments_of(seq: int) -> list[Fragment]:
 
 @pytest.fixture
 def executor() -> Iterator[Executor]:
-    executor = ProcessExecutor()
+    executor = ProcessExecutor(PRELOAD)
     yield executor
     executor.close()
     assert multiprocessing.active_children() == []

@@ -98,7 +98,11 @@ def resume(
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "reason"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "code", "reason"),
+    [
+        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
+        (signal.SIGTERM, 143, "terminated"),
+    ],
 )
 def test_a_signal_ends_a_run_after_a_commit(
     start: Start,
@@ -221,7 +225,7 @@ def marked(mark: str) -> dict[int, str]:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
+    "number", [*(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGTERM)), signal.SIGKILL]
 )
 def test_nothing_of_a_run_is_left_soon_after_it(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals

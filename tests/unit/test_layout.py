@@ -273,6 +273,7 @@ def test_the_header_says_what_was_picked(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert resumed.config.execute.num_workers == 2 and resumed.notes.endswith("in the layout it had")
 
 
+@pytest.mark.slow  # runs in all layouts one after the other
 def test_bench_compares_layouts(cli: Callable[..., Any]) -> None:
     outcome = cli("bench", "ppo", "TensorCartPole", "--num-envs", 2, "--seconds", 1)
     assert outcome.code == 0

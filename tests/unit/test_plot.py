@@ -13,7 +13,7 @@ from PIL import Image
 
 from elegantrl.config.resolve import resolve_config
 from elegantrl.errors import ConfigError
-from elegantrl.report import draw, plot
+from elegantrl.report import draw, plot, style
 from elegantrl.report.plot import plot_run, plot_runs
 from elegantrl.report.runs import GRID_POINTS, Curve, combine, group_runs, read_run
 from elegantrl.store.runlog import RunLog
@@ -247,9 +247,9 @@ def test_combining_is_repeatable_and_bounded() -> None:
 
 def test_numbers_read_well() -> None:
     values = [0, 500, 20_000, 100_352, 1_500_000, 3e9]
-    assert [draw.short_number(value) for value in values] == ["0", "500", "20k", "100.4k", "1.5M", "3G"]
-    assert [draw.duration(seconds) for seconds in (41.2, 600, 36_000)] == ["41 s", "10 min", "10.0 h"]
-    assert [draw.plain_number(value) for value in (500.0, -152.34, 12_000.0)] == ["500", "-152.3", "12,000"]
+    assert [style.short_number(value) for value in values] == ["0", "500", "20k", "100.4k", "1.5M", "3G"]
+    assert [style.duration(seconds) for seconds in (41.2, 600, 36_000)] == ["41 s", "10 min", "10.0 h"]
+    assert [style.plain_number(value) for value in (500.0, -152.34, 12_000.0)] == ["500", "-152.3", "12,000"]
 
 
 def test_the_callers_matplotlib_stays_as_it_is(tmp_path: Path) -> None:

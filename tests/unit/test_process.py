@@ -13,6 +13,7 @@ from elegantrl import train
 from elegantrl.agents.optim import GradStep
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.execute.settle import flush_denormals, settle_and
+from elegantrl.runtime.build import PRELOAD
 
 
 def has_tiny_numbers() -> bool:
@@ -53,7 +54,7 @@ def test_a_run_leaves_the_caller_its_tiny_numbers(tmp_path: Path) -> None:
 
 
 def test_roles_in_processes_have_none() -> None:
-    executor = ProcessExecutor()
+    executor = ProcessExecutor(PRELOAD)
     try:
         (role,) = executor.spawn_all([settled])
         assert role.call("has_tiny_numbers").result() is False

@@ -21,6 +21,7 @@ from elegantrl.execute.inline import InlineExecutor, InlineFuture
 from elegantrl.execute.process import ProcessExecutor
 from elegantrl.nets.policies import PolicySpec
 from elegantrl.runtime import recovery
+from elegantrl.runtime.build import PRELOAD
 from elegantrl.runtime.committer import tensors_of
 from elegantrl.runtime.requests import Pending, Request, WorkerRecord
 from elegantrl.runtime.restarts import FaultCounts
@@ -62,7 +63,7 @@ class Counter:
     def close(self) -> None: ...
 
 
-@pytest.fixture(params=[InlineExecutor, ProcessExecutor])
+@pytest.fixture(params=[InlineExecutor, partial(ProcessExecutor, PRELOAD)], ids=["inline", "process"])
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     made: Executor = request.param()
     yield made
@@ -180,7 +181,7 @@ def test_whoever_is_quick_enough_between_two_questions_is_not_missed() -> None:
 
 
 def test_a_slow_worker_holds_nobody_up_and_its_old_data_are_dropped(tmp_path: Path) -> None:
-    executor, gate = ProcessExecutor(), tmp_path / "gate"
+    executor, gate = ProcessExecutor(PRELOAD), tmp_path / "gate"
     try:
         pool, seq = gather(executor, gate, sync_frac=0.5, max_lag=1), 0
         groups: set[int] = set()
