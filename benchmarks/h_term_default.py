@@ -4,15 +4,16 @@
     python benchmarks/h_term_default.py --only sac/Pendulum-v1   # one task
     python benchmarks/h_term_default.py --table                  # no runs, only the table
 
-PPO has the tasks, settings and budgets of stability_run.py, SAC small networks and budgets that were not tuned. The
-last policy of a run is scored on 20 episodes. The runs of PPO that are stored normalise advantages over a rollout, with
-and without the term. Results accumulate in results/h_term_default.json after every run.
+PPO has the tasks, settings and budgets of stability_run.py. Its runs without the term are those of the system `ours`
+in results/stability.json, which have exactly these settings and seeds; they are read from there and not run again. SAC
+has small networks and short budgets that were not tuned. The last policy of a run is scored on 20 episodes. The form of
+the term and its default settings were chosen on seeds from 100 on. Results accumulate in results/h_term_default.json
+after every run.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 import tempfile
@@ -22,20 +23,22 @@ from typing import Any
 import numpy as np
 from common import RESULTS, environment, write_json
 from h_term import compare
+from stability import load as load_stability
+from stability_run import TASKS as PPO_TASKS
+from stability_run import run as run_ppo
 
 import elegantrl
 
 NAME = "h_term_default.json"
 SEEDS = range(8)
 SAC_BUDGETS = {
-    "Pendulum-v1": 8_000,
-    "InvertedDoublePendulum-v5": 12_000,
+    "Pendulum-v1": 6_000,
+    "InvertedDoublePendulum-v5": 6_000,
 }
 SAC_SETTINGS: dict[str, Any] = {
     "num_envs": 1, "hidden": [64, 64], "batch_size": 128, "lr": 1e-3, "learning_starts": 1000, "gamma": 0.99,
     "tau": 0.01, "updates_per_step": 1.0, "horizon": 1, "n_step": 1, "layer_norm": False, "warm_up_hold": 1,
 }  # fmt: skip
-PPO_TASKS = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3", "Hopper-v5", "InvertedDoublePendulum-v5")
 TASKS = [f"ppo/{env}" for env in PPO_TASKS] + [f"sac/{env}" for env in SAC_BUDGETS]
 ARMS = {"without": False, "with": True}
 
@@ -50,34 +53,50 @@ def main() -> int:
     for task in [] if args.table else args.only:
         for seed in SEEDS:
             for arm in ARMS:
-                done = results["runs"].setdefault(task, {}).setdefault(arm, {})
-                if str(seed) not in done:
-                    done[str(seed)] = run(task, seed, h_term=ARMS[arm])
+                if str(seed) not in runs_of(results, task, arm):
+                    found = run(task, seed, h_term=ARMS[arm])
+                    results["runs"].setdefault(task, {}).setdefault(arm, {})[str(seed)] = found
                     results["environment"] = environment()
                     write_json(NAME, results)
-    for task, runs in results["runs"].items():
-        if min(len(runs[arm]) for arm in ARMS) > 1:  # an interval needs two runs of each
+                    print(f"{task} {arm} seed {seed}: {found['returns'][-1]:.0f}", flush=True)
+    for task in TASKS:
+        runs = {arm: runs_of(results, task, arm) for arm in ARMS}
+        if min(len(found) for found in runs.values()) > 1:  # an interval needs two runs of each
             print(row(task, runs))
     return 0
+
+
+def runs_of(results: dict[str, Any], task: str, arm: str) -> dict[str, Any]:
+    """Runs by seed: those stored here, and those of PPO without the term from the results of stability.py."""
+    agent, env = task.split("/")
+    if agent == "ppo" and arm == "without":
+        stored = load_stability(PPO_TASKS[env])["runs"][env].get("ours", {})  # stops if their settings differ
+        return {str(seed): ppo_result(stored[str(seed)]) for seed in SEEDS if str(seed) in stored}
+    found: dict[str, Any] = results["runs"].get(task, {}).get(arm, {})
+    return found
 
 
 def run(task: str, seed: int, *, h_term: bool) -> dict[str, Any]:
     """Train one seed; steps and returns of its evaluations, the last of which is its score."""
     agent, env = task.split("/")
     if agent == "ppo":
-        module = importlib.import_module("stability_run")
-        found = module.run("ours_h" if h_term else "ours", module.TASKS[env], seed)
-        return {"steps": found["steps"], "returns": [*found["returns"][:-1], float(np.mean(found["episodes"]))]}
+        return ppo_result(run_ppo("ours_h" if h_term else "ours", PPO_TASKS[env], seed))
     budget = SAC_BUDGETS[env]
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         elegantrl.train(
             agent, env, seed=seed, run_dir=run_dir, max_steps=budget, target_return=float("inf"), verbose=False,
-            eval={"interval": budget // 4, "episodes": 20}, h_term=h_term, **SAC_SETTINGS,
+            eval={"interval": budget // 2, "episodes": 20}, h_term=h_term, **SAC_SETTINGS,
         )  # fmt: skip
         rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     scores = [found for found in rows if found["kind"] == "eval"]
     return {"steps": [x["env_steps"] for x in scores], "returns": [x["eval/mean"] for x in scores]}
+
+
+def ppo_result(found: dict[str, Any]) -> dict[str, Any]:
+    """What is stored of a run of stability_run.py. Its last policy is scored on more episodes than those before."""
+    returns = [*found["returns"][:-1], float(np.mean(found["episodes"]))]
+    return {"steps": found["steps"], "returns": returns, "cpu_seconds": found["cpu_seconds"][-1]}
 
 
 def row(task: str, runs: dict[str, dict[str, Any]]) -> str:

@@ -9,8 +9,10 @@ which, unlike a density, does not depend on the units of actions. The clamp remo
 likely enough already and for those that have become very unlikely.
 
 Windows are drawn in proportion to their advantage, the return that followed their first step minus what the agent
-expects there now, or are those with the highest rewards (``h_select``). The gradient is added to that of the policy's
-usual loss, limited by the length of that one and without what is against its running average (``HTerm.add``).
+expects there now, or are those with the highest rewards (``h_select``). While the agent's values explain less than half
+of the variance of these returns, advantages are mostly errors of the values, and no window is drawn. The gradient is
+added to that of the policy's usual loss, without what is against the running average of that one, and limited by the
+length of that average (``HTerm.add``).
 Axes: F rows of the store, N lanes, L windows, K steps of a window, P parameters of the policy.
 """
 
@@ -39,6 +41,8 @@ TRACE = 0.95
 """Lambda of the returns: with 1 they would be those of whole episodes, and noisier."""
 KEEP = 0.99
 """Share of the past in the running average of the usual gradient, of which a single minibatch shows little."""
+EXPLAINED = 0.5
+"""Windows are drawn by advantage only where values explain at least this share of the variance of the returns."""
 VALUED_ROWS = 4096
 """Steps that are valued at once."""
 
@@ -51,11 +55,12 @@ class HTermConfig:
     """Add the gradient of the K-step energy of good recent windows to that of the policy's loss."""
     h_lambda: float = tunable(2**-3, 2**-10, 1.0, "log", ge=0.0, only_with={"h_term": True})
     """Weight of that energy."""
-    h_ratio: float = setting(0.3, ge=0.0, only_with={"h_term": True})
-    """Its gradient is at most this times as long as that of the policy's loss, and loses what is against the running
-    average of that; 0 adds it as it is, without a limit."""
+    h_ratio: float = setting(2.0, ge=0.0, only_with={"h_term": True})
+    """Its gradient is at most this times as long as the running average of that of the policy's loss, and loses what is
+    against that average; 0 adds it as it is, without a limit."""
     h_select: Literal["advantage", "reward"] = setting("advantage", only_with={"h_term": True})
-    """Windows in proportion to their `advantage` over the present values, or those with the highest `reward`."""
+    """Windows in proportion to their `advantage` over the present values, none while these explain less than half of
+    the variance of returns; or those with the highest `reward`."""
     h_length: int = setting(4, ge=1, only_with={"h_term": True})
     """Steps of a window (K)."""
     h_windows: int = setting(64, ge=1, only_with={"h_term": True})
@@ -97,14 +102,18 @@ class HTerm:
         if self.config.h_select == "reward":
             windows = self.trajectories.top_windows(self.config.h_windows, self.config.h_length, hypers.h_gamma)
         elif self.num_new >= min(SEARCH_EVERY, len(self.trajectories)) and self.trajectories.has_enough():
-            advantage_FN = self.advantages(values_of, hypers.gamma, reward_scale)
+            advantage_FN, value_FN = self.advantages(values_of, hypers.gamma, reward_scale)
+            # Windows of advantage 0 have no weight. Before the first reward, for example, all advantages are errors.
+            advantage_FN = advantage_FN * values_explain(advantage_FN + value_FN, advantage_FN)
             num_windows = self.num_parts * self.config.h_windows
             windows = self.trajectories.draw_windows(advantage_FN, num_windows, self.config.h_length, hypers.h_gamma)
         if windows is not None:
             self.windows, self.num_new = windows, 0
 
-    def advantages(self, values_of: Callable[[Tree], Tensor], gamma: Tensor, reward_scale: float) -> Tensor:
-        """How much more than expected now followed each stored step [F, N], oldest row first."""
+    def advantages(
+        self, values_of: Callable[[Tree], Tensor], gamma: Tensor, reward_scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """How much more than expected now followed each stored step, and what is expected: [F, N], oldest row first."""
         store = self.trajectories
         num_lanes = store.terminated.shape[1]
         row_F = store.filled_rows()
@@ -117,7 +126,7 @@ class HTerm:
         if cut[0].numel():
             next_value_FN[cut] = values_of(store.next_obs_at(place_FN[cut]))
         reward_FN = store.reward[row_F] * reward_scale
-        return gae(reward_FN, value_FN, next_value_FN, terminated_FN, truncated_FN, gamma, TRACE)
+        return gae(reward_FN, value_FN, next_value_FN, terminated_FN, truncated_FN, gamma, TRACE), value_FN
 
     def next_windows(self) -> Windows:
         """The windows of the next gradient step: every so-manyth, so that each set covers the whole store."""
@@ -128,7 +137,8 @@ class HTerm:
     def add(self, own: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
         """Add the energy's gradient to the usual one, both flat; the length of what was added / that of the usual one.
 
-        The policy's parameters come first in both.
+        The policy's parameters come first in both. The limit comes from the running average: most of a minibatch's
+        gradient is noise, which cancels out over minibatches, and the energy's gradient does not.
         """
         num_params = len(self.direction)
         own_P, usual_P = own[:num_params], grad[:num_params]
@@ -136,7 +146,7 @@ class HTerm:
         if self.config.h_ratio > 0:
             d = self.direction.lerp_(usual_P, 1 - KEEP)
             own_P = own_P - (d @ own_P).clamp(max=0.0) / (d @ d).clamp(min=1e-20) * d  # less what is against it
-            weight = torch.minimum(weight, self.config.h_ratio * length(usual_P) / length(own_P).clamp(min=1e-12))
+            weight = torch.minimum(weight, self.config.h_ratio * length(d) / length(own_P).clamp(min=1e-12))
         share = weight * length(own_P) / length(usual_P).clamp(min=1e-12)
         usual_P.add_(weight * own_P)
         return share
@@ -163,3 +173,8 @@ class HTerm:
 def energy(excess_LK: Tensor, weight_LK: Tensor) -> Tensor:
     """Mean over windows of the formula above."""
     return -(excess_LK.cumsum(-1).clamp(MINIMUM, MAXIMUM) * weight_LK).sum(-1).mean()
+
+
+def values_explain(returns: Tensor, advantage: Tensor) -> Tensor:
+    """Whether values, which are returns minus advantages, explain enough of the variance of the returns."""
+    return advantage.var(correction=0) <= (1 - EXPLAINED) * returns.var(correction=0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from elegantrl.agents.h_term import PARTS, TRACE, HTerm, HTermConfig, energy
+from elegantrl.agents.h_term import PARTS, TRACE, HTerm, HTermConfig, energy, values_explain
 from elegantrl.agents.ppo import PPOConfig
 from elegantrl.data import trajectories
 from elegantrl.data.trajectories import TrajectoryStore, scale_to_unit
@@ -131,20 +132,54 @@ def test_advantages_use_present_values_and_the_true_successors(make_spec: MakeSp
     successor = rollout.obs + torch.tensor([1.0, 0.0, 0.0])
     successor[1, 0, 0] = 10.0  # what was seen last in the episode that the time limit cut
     term.trajectories.add(rollout._replace(next_obs=successor))
-    found = term.advantages(lambda obs: 10 * obs[:, 0], torch.tensor(0.5), reward_scale=2.0)
+    found, value = term.advantages(lambda obs: 10 * obs[:, 0], torch.tensor(0.5), reward_scale=2.0)
+    torch.testing.assert_close(value, torch.tensor([[0.0], [10.0], [20.0]]))
     # Values 0, 10, 20; of the successors 10, 100, 30. Errors: 2 + 5 - 0, 4 + 50 - 10, 8 + 15 - 20.
     torch.testing.assert_close(found, torch.tensor([[7 + 0.5 * TRACE * 44], [44.0], [3.0]]))
 
 
 @pytest.mark.parametrize(
+    ("returns", "advantage", "explained"),
+    [
+        ([-2.0, 2.0, 0.0, 0.0], [-1.0, 1.0, 1.0, -1.0], True),  # variances 2 and 1: half of it is explained
+        ([-2.0, 2.0, 0.0, 0.0], [-1.1, 1.1, 1.0, -1.0], False),  # and here a little less
+        ([-2.0, 2.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0], True),  # their mean does not count
+        ([5.0, 5.0, 5.0, 5.0], [-0.1, 0.1, 0.0, 0.0], False),  # nothing varies but the values: these are errors
+    ],
+)
+def test_values_explain_returns_if_advantages_have_at_most_half_of_their_variance(
+    returns: list[float], advantage: list[float], explained: bool
+) -> None:
+    assert bool(values_explain(torch.tensor(returns), torch.tensor(advantage))) is explained
+
+
+def test_no_window_is_drawn_while_values_explain_little(make_spec: MakeSpec) -> None:
+    rollout = lanes([[0.0], [0.0], [8.0], [0.0]], [[0], [0], [1], [0]])
+    hypers = SimpleNamespace(gamma=torch.tensor(1.0), h_gamma=torch.tensor(0.5))
+
+    def drawn(values: list[float]) -> Tensor:
+        """Weights of the windows if these are the values by time; that after the last step is that of it."""
+        term = HTerm(HTermConfig(h_store=4, h_length=1, h_windows=1), make_spec("continuous", num_envs=1), CPU)
+        term.see(rollout, lambda obs: torch.tensor(values)[obs[:, 0].long()], hypers, 1.0)
+        return term.windows.weight
+
+    # Returns 7.805, 7.9, 8, 0 with a variance of 11.7, advantages 1.805, 1.9, 2, 0 with 0.68.
+    assert torch.equal(drawn([6.0, 6.0, 6.0, 0.0]), torch.full((PARTS, 1), 0.5))
+    assert not drawn([0.0, 0.0, 0.0, 6.0]).any()  # returns 7.22, 7.6, 8, 6: less varies than in the advantages
+    assert not drawn([0.0, 0.0, 0.0, 0.0]).any()  # values without any difference explain nothing
+
+
+@pytest.mark.parametrize(
     ("ratio", "own", "added"),
     [
-        (0.1, [0.0, 3.0], [0.0, 0.5]),  # as long as a tenth of 5, which is less than 1/4 of 3
-        (0.1, [0.0, 0.4], [0.0, 0.1]),  # short enough: a quarter of it
-        (0.1, [-4.0, 2.0], [-0.4, 0.3]),  # -12 + 8 < 0: -4 + 12/25, 2 + 16/25 remain, of length 4.4, and 0.5 of that
-        (0.1, [-3.0, -4.0], [0.0, 0.0]),  # all of it is against the usual one
+        # The running average is a hundredth of the usual gradient (3, 4): its length is 0.05.
+        (10.0, [0.0, 3.0], [0.0, 0.5]),  # ten times as long as the average, which is less than 1/4 of 3
+        (10.0, [0.0, 0.4], [0.0, 0.1]),  # short enough: a quarter of it
+        (10.0, [-4.0, 2.0], [-0.4, 0.3]),  # -12 + 8 < 0: -4 + 12/25, 2 + 16/25 remain, of length 4.4, and 0.5 of that
+        (10.0, [-3.0, -4.0], [0.0, 0.0]),  # all of it is against the usual one
+        (1.0, [0.0, 3.0], [0.0, 0.05]),
         (0.0, [-4.0, 2.0], [-1.0, 0.5]),  # as documented
-        (0.1, [0.0, 0.0], [0.0, 0.0]),  # no windows yet
+        (10.0, [0.0, 0.0], [0.0, 0.0]),  # no windows yet
     ],
 )
 def test_the_gradient_is_limited_and_loses_what_is_against_the_usual_one(
@@ -159,16 +194,17 @@ def test_the_gradient_is_limited_and_loses_what_is_against_the_usual_one(
 
 
 def test_what_the_usual_loss_asked_for_lately_decides(make_spec: MakeSpec) -> None:
-    """A single minibatch that agrees does not outweigh those before it that did not."""
-    term = HTerm(HTermConfig(h_ratio=0.5), make_spec("continuous"), CPU)
+    """A single minibatch that agrees does not outweigh those before it that did not, nor does its length count."""
+    term = HTerm(HTermConfig(h_ratio=2.0), make_spec("continuous"), CPU)
     term.build_direction(nn.Linear(1, 1))
     for _ in range(3):
         term.add(torch.zeros(2), torch.tensor([-2.0, 0.0]), torch.tensor(1.0))
     grad = torch.tensor([5.0, 0.0])
     term.add(torch.tensor([1.0, 0.0]), grad, torch.tensor(1.0))  # the average is -0.0588 + 0.05
     torch.testing.assert_close(grad, torch.tensor([5.0, 0.0]))
-    term.add(torch.tensor([1.0, 0.0]), grad, torch.tensor(1.0))
-    torch.testing.assert_close(grad, torch.tensor([6.0, 0.0]))
+    term.add(torch.tensor([1.0, 0.0]), grad, torch.tensor(1.0))  # and now 0.99 * -0.0094 + 0.05
+    average = 0.99 * (0.99 * -0.059402 + 0.05) + 0.05  # that before: -2 * (1 - 0.99^3)
+    torch.testing.assert_close(grad, torch.tensor([5 + 2 * average, 0.0]), atol=1e-4, rtol=0)
 
 
 def test_gradient_steps_take_turns_with_the_windows(make_spec: MakeSpec) -> None:
@@ -291,10 +327,13 @@ def test_a_weight_of_zero_equals_the_plain_agent_and_a_real_one_does_not(
 
 
 def test_what_exceeds_the_values_has_a_limited_share_in_the_gradient(make_spec: MakeSpec) -> None:
-    config = PPOConfig(hidden=(4,), h_term=True, h_store=40, h_windows=8, h_ratio=0.05)
+    config = PPOConfig(hidden=(4,), h_term=True, h_store=40, h_windows=8, h_ratio=5.0, num_epochs=1)
     agent = Learner("ppo", config, make_spec("continuous", num_envs=2), CPU, 0).agent
-    rollout = lanes([[3.0, 1.0]] * 20, [[0, 0]] * 20)
+    # Values of 30 and 0 in turn, and every reward is 1 more than they expect: they explain most of the returns.
+    agent.state_values = lambda obs: 30 * (obs[..., 0] % 2)  # type: ignore[method-assign, assignment]
+    rollout = lanes([[1 - 0.99 * 30.0] * 2, [31.0] * 2] * 10, [[0, 0]] * 20)
     agent.see(rollout)
+    # The running average is a hundredth of this only gradient.
     assert agent.update(rollout).metrics["h_term/share"].item() == pytest.approx(0.05)
     agent.see(rollout._replace(reward=rollout.reward - 1000))
     assert agent.update(rollout).metrics["h_term/share"].item() == 0

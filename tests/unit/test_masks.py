@@ -159,6 +159,7 @@ def test_discrete_sac_expects_over_the_allowed_actions_alone() -> None:
 
 def test_the_hamiltonian_term_reads_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trajectories, "MIN_STEPS", 0)
+    monkeypatch.setattr("elegantrl.agents.h_term.EXPLAINED", -1e9)  # values are untrained and explain nothing yet
     env, entry = MaskedLever(4), find_agent("ppo")
     config = entry.config(hidden=(8,), horizon=16, h_term=True, h_store=64, h_windows=8)
     learner = Learner("ppo", config, env.spec, CPU, 0)

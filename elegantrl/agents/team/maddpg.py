@@ -44,7 +44,7 @@ class MATD3Config(TD3Config):
     """Weight of the mean square of the actors' outputs before tanh or softmax, which keeps these from saturating."""
     h_term: Hidden[bool] = unused(False)
     h_lambda: Hidden[float] = unused(2**-3)
-    h_ratio: Hidden[float] = unused(0.3)
+    h_ratio: Hidden[float] = unused(2.0)
     h_select: Hidden[Literal["advantage", "reward"]] = unused("advantage")
     h_length: Hidden[int] = unused(4)
     h_windows: Hidden[int] = unused(64)
