@@ -36,6 +36,7 @@ from rich.console import Console
 from rich.table import Table
 from team_table import BOUNDS, TEAM_NOTE, team_rows
 
+from elegantrl.config.fields import has_effect, used_fields
 from elegantrl.config.resolve import resolve_config
 from elegantrl.report.plot import plot_runs
 
@@ -160,10 +161,15 @@ def passed(task: Task, runs: Runs) -> bool:
 
 
 def settings_changed(task: Task) -> bool:
-    """Whether the library ships other settings for this pair than those its runs had; later options do not count."""
+    """Whether the library ships other settings for this pair than those its runs had; options that came later or have
+    no effect do not count."""
     if task.flags:  # its settings are not those of the library
         return False
-    now = resolve_config(task.agent, task.env)[0].to_dict()
+    config = resolve_config(task.agent, task.env)[0]
+    now = config.to_dict()
+    for field in used_fields(config.agent):
+        if not has_effect(config.agent, field.metadata.get("only_with")):
+            now["agent"].pop(field.name, None)
     del now["train"]["seed"]
     if now["train"]["target_return"] is None:  # a run takes that of the environment or of the task and writes it down
         del now["train"]["target_return"]

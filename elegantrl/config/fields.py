@@ -111,7 +111,7 @@ def tunable_fields(section: Section) -> dict[str, tuple[float, float, str]]:
     """Low, high and scale of the numbers that population training may change, if they have an effect."""
     found = {}
     for f in used_fields(section):
-        if "tunable" in f.metadata and _has_effect(section, f.metadata.get("only_with")):
+        if "tunable" in f.metadata and has_effect(section, f.metadata.get("only_with")):
             found[f.name] = f.metadata["tunable"]
     return found
 
@@ -128,7 +128,7 @@ def check_effect(section: Section, names: Iterable[str]) -> None:
         value = getattr(section, name)
         if value == known[name].default or (needed := known[name].metadata.get("only_with")) is None:
             continue
-        if not _has_effect(section, needed):
+        if not has_effect(section, needed):
             present = {other: wanted for other, wanted in needed.items() if other in known}
             wanted = " or ".join(_condition(section.section, *pair) for pair in present.items())
             raise ConfigError(f"{section.section}.{name}={value!r} has no effect without {wanted}; add that or drop it")
@@ -144,7 +144,7 @@ def check_actions(section: Section, kind: str) -> None:
             )
 
 
-def _has_effect(section: Section, needed: Mapping[str, Any] | None) -> bool:
+def has_effect(section: Section, needed: Mapping[str, Any] | None) -> bool:
     """Whether one of the settings that a setting needs has a wanted value."""
     known = {f.name for f in fields(section)}
     pairs = [(name, wanted) for name, wanted in (needed or {}).items() if name in known]
