@@ -107,7 +107,7 @@ EDITS = {
         HELP,
     ),
     "an error text": ("registry.py", "there is no agent {agent!r}", "no agent is called {agent!r}", ERROR),
-    "a plot": ("report/draw.py", 'COLOURS = ("#0072b2"', 'COLOURS = ("#000000"', PLOT),
+    "a plot": ("report/style.py", 'COLOURS = ("#0072b2"', 'COLOURS = ("#000000"', PLOT),
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from torch import nn
 
+from elegantrl.agents import h_term
 from elegantrl.agents.base import AgentConfig
 from elegantrl.config.fields import used_fields
 from elegantrl.data import trajectories
@@ -101,6 +102,7 @@ def test_every_setting_changes_the_run_or_is_refused(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(trajectories, "MIN_STEPS", 16)
+    monkeypatch.setattr(h_term, "EXPLAINED", -1e9)  # untrained values explain nothing
     kind_of_config, default = find_agent(agent).config, find_agent(agent).default_config()
     settings = {f.name: f for f in used_fields(kind_of_config)}
     small: dict[str, Any] = {"hidden": (8,), "num_envs": 2, "max_steps": 128, "executor": "inline", "horizon": 32}
