@@ -71,7 +71,7 @@ if __name__ == "__main__":
 
 
 def copied_package(folder: Path) -> Path:
-    shutil.copytree(PACKAGE, folder / "elegantrl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / "elegantrl")
     return folder
 
 

@@ -57,7 +57,7 @@ def output(folder: Path, body: str) -> str:
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a copy of the package."""
     folder = tmp_path_factory.mktemp("changes")
-    shutil.copytree(PACKAGE, folder / "elegantrl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / "elegantrl")
     return folder
 
 
