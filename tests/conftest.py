@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from elegantrl.cli.main import main
 from elegantrl.config import resolve as resolve_module
 from elegantrl.config.recipes import Recipe
 from elegantrl.report import plot as plot_module
+from elegantrl.runtime.build import PRELOAD
 from elegantrl.runtime.run import RunResult
 from elegantrl.store.commits import Store
 from elegantrl.store.loggers import LOGGERS
@@ -30,6 +32,11 @@ from elegantrl.types import ActionSpec, EnvSpec, Rollout
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+# Whatever starts the fork server first decides what it has imported. SAC's helper process names nothing; every child of
+# all later tests would then import torch and the library by itself, which takes seconds.
+multiprocessing.set_forkserver_preload(["elegantrl.execute.child", *PRELOAD, "elegantrl.execute.server"])
 
 
 @pytest.fixture(autouse=True)
