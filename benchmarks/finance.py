@@ -105,7 +105,7 @@ def measure(repeats: int) -> list[Measurement]:
     lanes, single = alternate(lambda: lanes_speed(200), lambda: single_speed(4000), repeats=repeats)
     found = [Measurement(f"StockTrading, {LANES} lanes", "steps/s", lanes, single, "single environment", ">= 100")]
     larger = [(8, 256), (16, 512), (64, 1024), (64, 4096)]
-    compared = [(4, 4, larger, ""), (1, 1, larger, ""), (1, 10, [(8, 64), (16, 64), (64, 64)], ">= 30")]
+    compared = [(4, 4, larger, ">= 30"), (1, 1, larger, ""), (1, 10, [(8, 64), (16, 64), (64, 64)], "")]
     for ours, theirs, shapes, bar in compared:
         num_envs, batch_size = fastest(shapes, theirs)
         sides = (partial(ppo_speed, 8 // ours + 2, ours), partial(sb3_speed, num_envs, batch_size, theirs, 2))
