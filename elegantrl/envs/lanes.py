@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 
 from ..errors import SpecError
+from .box2d import keeps_its_world, renew_world
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +44,15 @@ def copy_of(env: Any, name: str) -> Any:
 
 def seeded_reset(env: Any) -> Callable[[int], tuple[Any, Any]]:
     """``reset`` as a function from a seed to the first observation and info, for newer and older interfaces."""
+    needs_world = keeps_its_world(env)
     parameters = inspect.signature(env.reset).parameters.values()
     takes_seed = any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
     seed_method = getattr(env, "seed", None)  # without a parameter it tells a seed instead
     takes_own_seed = callable(seed_method) and bool(inspect.signature(seed_method).parameters)
 
     def reset(seed: int) -> tuple[Any, Any]:
+        if needs_world:
+            renew_world(env)
         if takes_seed:
             result = env.reset(seed=seed)
         else:

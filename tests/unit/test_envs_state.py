@@ -16,6 +16,7 @@ from torch import Tensor
 from elegantrl.envs import VecEnv, make_env
 from elegantrl.envs.episode_log import EpisodeLog, digest
 from elegantrl.envs.lane_state import LaneState, decode, encode
+from elegantrl.envs.lanes import seeded_reset
 from elegantrl.errors import SpecError
 from elegantrl.runtime.requests import last_results
 from elegantrl.types import Episodes, Fragment, Rollout, Step
@@ -102,6 +103,32 @@ def test_a_state_that_is_offered_makes_the_resume_exact(make: Any, steps: int, c
     assert fresh.exactness == "replayed" and not fresh.restarted_lanes().any() and not caplog.records
     for action in actions[steps:]:
         assert all(map(torch.equal, env.step(action)[:5], fresh.step(action)[:5]))
+
+
+@pytest.mark.parametrize("name", ["BipedalWalker-v3", "CarRacing-v3"])
+def test_every_episode_of_box2d_has_a_world_of_its_own(name: str) -> None:
+    env: Any = gym.make(name)
+    reset, worlds = seeded_reset(env), []
+    for seed in range(3):
+        reset(seed)
+        env.step(env.action_space.sample())
+        worlds.append(env.unwrapped.world)
+    assert len({id(world) for world in worlds}) == 3
+    env.close()
+
+
+def test_box2d_resumes_exactly_after_many_episodes(caplog: Any) -> None:
+    env = make_env("BipedalWalker-v3", 3)
+    actions = torch.rand(650, 3, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    env.reset(seed=1)
+    for action in actions[:600]:
+        env.step(action)
+    resumed = make_env("BipedalWalker-v3", 3)
+    resumed.load_state_dict(env.state_dict())
+    assert not caplog.records
+    for action in actions[600:]:
+        step, again = env.step(action), resumed.step(action)
+        assert torch.equal(step.next_obs, again.next_obs) and torch.equal(step.reward, again.reward)  # type: ignore[arg-type]
 
 
 def json_round_trip(value: Any) -> Any:
