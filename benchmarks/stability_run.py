@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import gymnasium
 import numpy as np
@@ -202,9 +203,8 @@ def train_ours(task: Task, seed: int, watch: Watch, agent: dict[str, Any]) -> No
 
             return act
 
-    build.Supervisor = Watched  # type: ignore[misc]
     plan = prepare("ppo", task.env, ours(task, seed, agent))
-    with tempfile.TemporaryDirectory() as folder:
+    with patch.object(build, "Supervisor", Watched), tempfile.TemporaryDirectory() as folder:
         plan.run(Path(folder) / "run", resume=False, display=Silent())
 
 
@@ -295,11 +295,11 @@ def run(system: str, task: Task, seed: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("system", choices=(*VARIANTS, "sb3"))
-    parser.add_argument("env", choices=list(TASKS))
+    parser.add_argument("env", choices=list(TASKS | H_TERM_TASKS))
     parser.add_argument("--seed", type=int, default=100)
     parser.add_argument("--budget", type=int, help="environment steps, instead of the task's")
     args = parser.parse_args()
-    task = TASKS[args.env]
+    task = (TASKS | H_TERM_TASKS)[args.env]
     print(json.dumps(run(args.system, task._replace(budget=args.budget or task.budget), args.seed)))
     return 0
 

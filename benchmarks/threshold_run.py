@@ -26,6 +26,7 @@ from collections import deque
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 NOT_INSTALLED = 3
 
@@ -117,9 +118,8 @@ def train_ours(agent: str, env: str, seed: int, rule: Rule) -> None:
             rule.see(returns, self.progress.env_steps)
             return fragments
 
-    build.Supervisor = Watched  # type: ignore[misc]
     plan = prepare(agent, env, {"train": {"seed": seed, "target_return": math.inf}})
-    with tempfile.TemporaryDirectory() as folder:
+    with patch.object(build, "Supervisor", Watched), tempfile.TemporaryDirectory() as folder:
         plan.run(f"{folder}/run", resume=False, display=Silent())
 
 
