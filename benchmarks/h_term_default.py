@@ -4,11 +4,12 @@
     python benchmarks/h_term_default.py --only sac/Pendulum-v1   # one task
     python benchmarks/h_term_default.py --table                  # no runs, only the table
 
-PPO has the tasks, settings and budgets of stability_run.py. Its runs without the term are those of the system `ours`
-in results/stability.json, which have exactly these settings and seeds; they are read from there and not run again. SAC
-has small networks and short budgets that were not tuned. The last policy of a run is scored on 20 episodes. The form of
-the term and its default settings were chosen on seeds from 100 on. Results accumulate in results/h_term_default.json
-after every run.
+PPO has the tasks, settings and budgets of stability_run.py. Its runs without the term on the tasks of the comparison
+with Stable-Baselines3 are those of the system `ours` in results/stability.json, which have exactly these settings and
+seeds; they are read from there and not run again. SAC has small networks and short budgets that were not tuned. The
+last policy of a run is scored on 20 episodes. The form of the term and its default settings were chosen on seeds from
+100 on. Results accumulate in results/h_term_default.json after every run, also those of several processes with other
+tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import numpy as np
 from common import RESULTS, environment, write_json
 from h_term import compare
 from stability import load as load_stability
-from stability_run import TASKS as PPO_TASKS
+from stability import locked
+from stability_run import H_TERM_TASKS, TASKS
 from stability_run import run as run_ppo
 
 import elegantrl
@@ -41,39 +43,49 @@ SAC_SETTINGS: dict[str, Any] = {
     "num_envs": 1, "hidden": [64, 64], "batch_size": 128, "lr": 1e-3, "learning_starts": 1000, "gamma": 0.99,
     "tau": 0.01, "updates_per_step": 1.0, "horizon": 1, "n_step": 1, "layer_norm": False, "warm_up_hold": 1,
 }  # fmt: skip
-TASKS = [f"ppo/{env}" for env in PPO_TASKS] + [f"sac/{env}" for env in SAC_BUDGETS]
+PPO_TASKS = TASKS | H_TERM_TASKS
+NAMES = [f"ppo/{env}" for env in PPO_TASKS] + [f"sac/{env}" for env in SAC_BUDGETS]
 ARMS = {"without": False, "with": True}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", nargs="+", choices=TASKS, default=TASKS, help="tasks to run")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, help="tasks to run")
     parser.add_argument("--table", action="store_true", help="no runs, only the table")
     args = parser.parse_args()
-    path = RESULTS / NAME
-    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": {}}
     for task in [] if args.table else args.only:
         for seed in MORE_SEEDS.get(task, SEEDS):
             for arm in ARMS:
-                if str(seed) not in runs_of(results, task, arm):
+                if str(seed) not in runs_of(task, arm):
                     found = run(task, seed, h_term=ARMS[arm])
-                    results["runs"].setdefault(task, {}).setdefault(arm, {})[str(seed)] = found
-                    results["environment"] = environment()
-                    write_json(NAME, results)
+                    record(task, arm, seed, found)
                     print(f"{task} {arm} seed {seed}: {found['returns'][-1]:.0f}", flush=True)
-    for task in TASKS:
-        runs = {arm: runs_of(results, task, arm) for arm in ARMS}
+    for task in NAMES:
+        runs = {arm: runs_of(task, arm) for arm in ARMS}
         if min(len(found) for found in runs.values()) > 1:  # an interval needs two runs of each
             print(row(task, runs))
     return 0
 
 
-def runs_of(results: dict[str, Any], task: str, arm: str) -> dict[str, Any]:
+def load() -> dict[str, Any]:
+    path = RESULTS / NAME
+    return json.loads(path.read_text()) if path.exists() else {"runs": {}}
+
+
+def record(task: str, arm: str, seed: int, found: dict[str, Any]) -> None:
+    with locked():
+        results = load()
+        results["runs"].setdefault(task, {}).setdefault(arm, {})[str(seed)] = found
+        results["environment"] = environment()
+        write_json(NAME, results)
+
+
+def runs_of(task: str, arm: str) -> dict[str, Any]:
     """Runs by seed: those stored here, and those of PPO without the term from the results of stability.py."""
-    found: dict[str, Any] = results["runs"].get(task, {}).get(arm, {})
+    found: dict[str, Any] = load()["runs"].get(task, {}).get(arm, {})
     agent, env = task.split("/")
-    if agent == "ppo" and arm == "without":
-        stored = load_stability(PPO_TASKS[env])["runs"][env].get("ours", {})  # stops if their settings differ
+    if agent == "ppo" and env in TASKS and arm == "without":
+        stored = load_stability(TASKS[env])["runs"][env].get("ours", {})  # stops if their settings differ
         seeds = [str(seed) for seed in MORE_SEEDS.get(task, SEEDS)]
         return {seed: ppo_result(stored[seed]) for seed in seeds if seed in stored} | found
     return found

@@ -83,6 +83,21 @@ TASKS = {
              epochs=10, lr=3e-4, gamma=0.99, gae_lambda=0.95, normalize_obs=True, normalize_value=True),
     ]
 }  # fmt: skip
+H_TERM_TASKS = {
+    task.env: task
+    for task in [
+        Task("InvertedPendulum-v5", 20_480, 950, 5, "ours, with log_std_init 0", envs=8, steps=256, batch=64, epochs=10,
+             lr=3e-4, gamma=0.99, gae_lambda=0.95, normalize_obs=True, normalize_value=True),
+        Task("Reacher-v5", 81_920, -10, -43, "ours, with log_std_init 0", envs=8, steps=256, batch=64, epochs=10,
+             lr=3e-4, gamma=0.99, gae_lambda=0.95, normalize_obs=True, normalize_value=True),
+        Task("Swimmer-v5", 81_920, 40, 0, "ours, with log_std_init 0", envs=8, steps=256, batch=64, epochs=10,
+             lr=3e-4, gamma=0.99, gae_lambda=0.95, normalize_obs=True, normalize_value=True),
+        Task("HalfCheetah-v5", 81_920, 1000, -280, "ours, with log_std_init 0", envs=8, steps=256, batch=64, epochs=10,
+             lr=3e-4, gamma=0.99, gae_lambda=0.95, normalize_obs=True, normalize_value=True),
+        Task("Walker2d-v5", 81_920, 500, 0, "ours, with log_std_init 0", envs=8, steps=256, batch=64, epochs=10,
+             lr=3e-4, gamma=0.99, gae_lambda=0.95, normalize_obs=True, normalize_value=True),
+    ]
+}  # fmt: skip
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
