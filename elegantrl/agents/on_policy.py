@@ -59,6 +59,8 @@ class OnPolicyConfig(AgentConfig):
         "rollout", only_with={"normalize_advantage": True}
     )
     """Over the whole `rollout`, or over each `minibatch`, which gives all minibatches steps of like size."""
+    recompute_advantage: bool = False
+    """Compute advantages and value targets again before each further epoch, with the values learned by then."""
     vtrace: bool = False
     """Correct targets for the policy that acted (V-trace), for data that is a few versions old."""
     log_std_init: float = setting(0.0, actions="continuous")
@@ -141,7 +143,9 @@ class AgentOnPolicy(Agent):
         rows = self.targets(batch)
         if isinstance(self.value, ScaledValueNet):
             self.value.observe(*self.moments(rows.value_target, rows.active))
-        for _ in range(self.config.num_epochs):
+        for number in range(self.config.num_epochs):
+            if number > 0 and self.config.recompute_advantage:
+                rows = self.targets(batch)
             epoch: list[Metrics] = []
             for part in self.minibatches(rows):
                 metrics_of, norm = self.descend_policy("loss", self.step, part)

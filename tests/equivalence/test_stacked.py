@@ -28,7 +28,7 @@ MEMBERS = 3
 REPLAY: dict[str, Any] = {"hidden": (8, 8), "batch_size": 16, "horizon": 8, "learning_starts": 32, "buffer_size": 100}
 ON_POLICY: dict[str, Any] = {"hidden": (8, 8), "horizon": 12, "batch_size": 20}
 CASES: list[Any] = [
-    ("ppo", "TensorCartPole", {**ON_POLICY, "num_epochs": 3}),
+    ("ppo", "TensorCartPole", {**ON_POLICY, "num_epochs": 3, "recompute_advantage": True}),
     ("ppo", "TensorPendulum", {
         **ON_POLICY, "batch_size": 24, "normalize_obs": True, "normalize_value": True, "entropy_coef": 0.01,
         "lr_schedule": "linear", "normalize_advantage_over": "minibatch",

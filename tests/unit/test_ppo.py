@@ -240,6 +240,31 @@ def test_advantages_may_be_normalised_over_each_minibatch(make_spec: MakeSpec, m
     assert agent.minibatches(rows._replace(advantage=torch.ones(48)))[0].advantage.tolist() == [0.0] * 8
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_advantages_may_be_computed_again_with_the_values_learned_by_then(
+    make_spec: MakeSpec, make_rollout: MakeRollout, monkeypatch: pytest.MonkeyPatch, recompute: bool
+) -> None:
+    agent = build(make_spec("discrete", num_envs=4), batch_size=1000, num_epochs=3, recompute_advantage=recompute)
+    rollout = make_rollout(agent, "discrete", 12, 4)
+    expected: list[Batch] = []  # what targets() gives just before the gradient step of each epoch
+    learned: list[Batch] = []
+    descend = agent.descend_policy
+
+    def descend_and_look(name: str, step: Any, part: Batch) -> Any:
+        expected.append(agent.targets(rollout))
+        learned.append(part)
+        return descend(name, step, part)
+
+    monkeypatch.setattr(agent, "descend_policy", descend_and_look)
+    agent.update(rollout)
+    assert len(learned) == 3
+    assert not torch.equal(expected[0].value_target, expected[1].value_target)
+    for part, fresh in zip(learned, expected if recompute else [expected[0]] * 3, strict=True):
+        assert torch.equal(part.advantage, fresh.advantage)
+        assert torch.equal(part.value_target, fresh.value_target)
+        assert torch.equal(part.logp, rollout.kept.flatten())  # the policy that acted stays what it was
+
+
 @pytest.mark.parametrize("normalize_obs", [False, True])
 def test_next_values_equal_a_dense_evaluation(
     make_spec: MakeSpec, make_rollout: MakeRollout, normalize_obs: bool
