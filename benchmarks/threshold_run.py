@@ -3,10 +3,12 @@ what it took as JSON.
 
     python benchmarks/threshold_run.py ours/ppo CartPole-v1 --threshold 475 --seed 0 --limit 60
 
-The rule is the same for every system: the mean return of the last training episodes, exploration on. The clock
-starts at the first environment step, so imports and construction are not counted; what a system compiles
-while it trains is. Needs elegantrl only for `ours/*`: the peers live in an environment of their own. An exit code of 3
-means that the system is not installed.
+The rule is the same for every system: the mean return of the last training episodes, exploration on, or with
+--evaluate-every that of as many evaluation episodes without exploration, for a task on which the training episodes of
+a system are not those of the others. The clock starts at the first environment step, so imports and construction are
+not counted; what a system compiles while it trains is. Evaluations of ours count too, those of the others do not.
+Needs elegantrl only for `ours/*`: the peers live in an environment of their own. An exit code of 3 means that the
+system is not installed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -41,8 +44,10 @@ class Rule:
     The limit is meant for a quiet machine: on a busy one a run may take it in seconds of the processor.
     """
 
-    def __init__(self, threshold: float, limit: float, episodes: int = 20):
-        self.threshold, self.limit = threshold, limit
+    def __init__(self, threshold: float, limit: float, episodes: int = 20, evaluate_every: int | None = None):
+        self.threshold, self.limit, self.episodes = threshold, limit, episodes
+        self.evaluate_every = evaluate_every
+        """Steps between evaluations if these decide, and not the training episodes."""
         self.recent: deque[float] = deque(maxlen=episodes)
         self.first: float | None = None
         self.last: float | None = None
@@ -56,13 +61,29 @@ class Rule:
     def see(self, returns: list[float], steps: int) -> None:
         """The episodes that ended since the last call, by now that many environment steps."""
         self.steps = steps
-        self.seconds = time.perf_counter() - self._clocks[0]
-        for value in returns:
+        for value in returns if self.evaluate_every is None else []:
             self.recent.append(value)
             if len(self.recent) == self.recent.maxlen:
-                self.last = statistics.fmean(self.recent)
-                self.best = max(self.best, self.last)
-                self.first = self.last if self.first is None else self.first
+                self.note(statistics.fmean(self.recent))
+        self.check()
+
+    def is_due(self, steps: int) -> bool:
+        """Whether the policy must be evaluated now."""
+        return self.evaluate_every is not None and steps // self.evaluate_every > self.steps // self.evaluate_every
+
+    def judge(self, returns: Sequence[float], seconds: float = 0.0, cpu_seconds: float = 0.0) -> None:
+        """The returns of an evaluation, and how long it took if that shall not count."""
+        self._clocks = self._clocks[0] + seconds, self._clocks[1] + cpu_seconds
+        self.note(statistics.fmean(returns))
+        self.check()
+
+    def note(self, mean: float) -> None:
+        self.last = mean
+        self.best = max(self.best, mean)
+        self.first = mean if self.first is None else self.first
+
+    def check(self) -> None:
+        self.seconds = time.perf_counter() - self._clocks[0]
         self.reached = self.best >= self.threshold
         # The processor's clock is read only where it decides: that takes a look at every process.
         if self.reached or self.seconds > self.limit:
@@ -101,6 +122,7 @@ def session_seconds() -> float:
 def train_ours(agent: str, env: str, seed: int, rule: Rule) -> None:
     """What `elegantrl train AGENT ENV` does: its layout, evaluations, commits and log files included."""
     from elegantrl.runtime import build
+    from elegantrl.runtime.evaluation import Evaluation
     from elegantrl.runtime.progress import Silent
     from elegantrl.runtime.supervisor import Supervisor
     from elegantrl.runtime.train import prepare
@@ -118,7 +140,13 @@ def train_ours(agent: str, env: str, seed: int, rule: Rule) -> None:
             rule.see(returns, self.progress.env_steps)
             return fragments
 
-    plan = prepare(agent, env, {"train": {"seed": seed, "target_return": math.inf}})
+        def report(self, evaluation: Evaluation, is_best: bool) -> None:
+            super().report(evaluation, is_best)
+            if rule.evaluate_every is not None:
+                rule.judge(evaluation.score.returns[: rule.episodes])
+
+    evaluations = {} if rule.evaluate_every is None else {"interval": rule.evaluate_every, "episodes": rule.episodes}
+    plan = prepare(agent, env, {"train": {"seed": seed, "target_return": math.inf}, "eval": evaluations})
     with patch.object(build, "Supervisor", Watched), tempfile.TemporaryDirectory() as folder:
         plan.run(f"{folder}/run", resume=False, display=Silent())
 
@@ -211,6 +239,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds after which the run is given up")
     parser.add_argument("--episodes", type=int, default=20, help="training episodes over which returns are averaged")
+    parser.add_argument("--evaluate-every", type=int, metavar="STEPS",
+                        help="judge by evaluation episodes without exploration, so often")  # fmt: skip
     parser.add_argument("--core", type=int, help="the only core that it may use")
     args = parser.parse_args()
     if args.core is not None:
@@ -218,7 +248,7 @@ def main() -> int:
     needed = packages(args.system.partition("/")[0], args.env)
     if any(importlib.util.find_spec(name) is None for name in needed):
         return NOT_INSTALLED
-    rule = Rule(args.threshold, args.limit, args.episodes)
+    rule = Rule(args.threshold, args.limit, args.episodes, args.evaluate_every)
     try:
         train(args.system, args.env, args.seed, rule)
     except Exception:  # RLlib passes Over on as a RuntimeError

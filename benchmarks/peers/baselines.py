@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,7 @@ SDE = {"use_sde": True, "sde_sample_freq": 4}
 def train(library: str, name: str, env: str, seed: int, rule: Rule) -> None:
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecNormalize
 
     class Watch(BaseCallback):
@@ -77,7 +79,12 @@ def train(library: str, name: str, env: str, seed: int, rule: Rule) -> None:
 
         def _on_step(self) -> bool:
             ended = [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+            due = rule.is_due(self.num_timesteps)
             rule.see(ended, self.num_timesteps)
+            if due:
+                began, worked = time.perf_counter(), time.process_time()
+                returns, _ = evaluate_policy(self.model, judge, rule.episodes, return_episode_rewards=True)
+                rule.judge(returns, time.perf_counter() - began, time.process_time() - worked)
             return True
 
     settings = dict(BASELINES[env][name])
@@ -85,6 +92,7 @@ def train(library: str, name: str, env: str, seed: int, rule: Rule) -> None:
         settings |= SDE
     total = settings.pop("total", FOREVER)
     envs = make_vec_env(env, settings.pop("n_envs"), seed=seed)  # in this process, as DummyVecEnv
+    judge = make_vec_env(env, 1, seed=seed + 1000)
     if settings.pop("normalize", False):
         envs = VecNormalize(envs, gamma=settings.get("gamma", 0.99))
     model = build_baseline(library, name.split("-")[0], envs, settings, seed)

@@ -38,6 +38,22 @@ def test_a_run_that_has_used_its_processor_seconds_is_given_up():
     assert not rule.report()["reached"]
 
 
+def test_where_evaluations_decide_training_episodes_and_the_time_of_an_evaluation_do_not_count():
+    from threshold_run import Over, Rule
+
+    rule = Rule(280, limit=1000, episodes=1, evaluate_every=100)
+    rule.start()
+    rule.see([300.0], 90)
+    assert not rule.is_due(99) and rule.is_due(100)
+    rule.see([300.0], 110)
+    assert not rule.is_due(190)
+    rule.judge([250.0, 270.0], seconds=500.0)
+    assert rule.seconds < 0  # more was left out than has passed
+    with pytest.raises(Over):
+        rule.judge([250.0, 310.0])
+    assert rule.report()["first"] == 260.0 and rule.report()["best"] == 280.0
+
+
 def test_the_return_of_a_watched_team_is_the_sum_over_its_agents():
     pytest.importorskip("mpe2")
     from peers.team_common import WatchedTeam, make
