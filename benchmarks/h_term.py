@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -173,9 +174,10 @@ def compare(scores: np.ndarray, plain: np.ndarray, resamples: int = 10_000) -> d
     spread = b.var(1, ddof=1) > 0  # a sample of one run drawn eight times has no variance
     ratio = a[spread].var(1, ddof=1) / b[spread].var(1, ddof=1)
     difference = a.mean(1) - b.mean(1)
+    no_spread = not spread.any()  # all runs of plain PPO have the same score
     return {
-        "variance_ratio": float(scores.var(ddof=1) / plain.var(ddof=1)),
-        "variance_ratio_interval": np.quantile(ratio, [0.025, 0.975]).tolist(),
+        "variance_ratio": math.nan if no_spread else float(scores.var(ddof=1) / plain.var(ddof=1)),
+        "variance_ratio_interval": [math.nan] * 2 if no_spread else np.quantile(ratio, [0.025, 0.975]).tolist(),
         "mean_difference": float(scores.mean() - plain.mean()),
         "mean_difference_interval": np.quantile(difference, [0.025, 0.975]).tolist(),
     }

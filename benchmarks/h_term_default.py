@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -123,7 +124,8 @@ def row(task: str, runs: dict[str, dict[str, Any]]) -> str:
     low, high = found["mean_difference_interval"]
     cells.append(f"{found['mean_difference']:,.0f} ({low:,.0f} to {high:,.0f})")
     low, high = found["variance_ratio_interval"]
-    cells.append(f"{found['variance_ratio']:.2f} ({low:.2f} to {high:.2f})")
+    no_spread = math.isnan(found["variance_ratio"])
+    cells.append("-" if no_spread else f"{found['variance_ratio']:.2f} ({low:.2f} to {high:.2f})")
     return "| " + " | ".join(cells) + " |"
 
 

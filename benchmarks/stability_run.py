@@ -304,6 +304,8 @@ def run(system: str, task: Task, seed: int) -> dict[str, Any]:
             train_sb3(task, seed, watch)
         else:
             train_ours(task, seed, watch, VARIANTS[system])
+    if not watch.final:
+        raise SystemExit(f"{system} on {task.env} with seed {seed} was stopped before its budget was spent")
     return watch.report()
 
 
