@@ -31,6 +31,7 @@ from stability_run import H_TERM_TASKS, TASKS
 from stability_run import run as run_ppo
 
 import elegantrl
+from elegantrl.report.statistics import bootstrap_interval, interquartile_mean
 
 NAME = "h_term_default.json"
 SEEDS = range(8)
@@ -65,6 +66,11 @@ def main() -> int:
         runs = {arm: runs_of(task, arm) for arm in ARMS}
         if min(len(found) for found in runs.values()) > 1:  # an interval needs two runs of each
             print(row(task, runs))
+    print("\n| task | without: IQM (95 %) | with | Stable-Baselines3 | processor seconds, medians |")
+    for task in NAMES:
+        runs = {arm: runs_of(task, arm) for arm in ARMS} | {"sb3": theirs(task)}
+        if min(len(runs[arm]) for arm in ARMS) > 1:
+            print(" | ".join([f"| {task}", *map(iqm, runs.values()), f"{seconds(runs)} |"]))
     return 0
 
 
@@ -113,6 +119,29 @@ def ppo_result(found: dict[str, Any]) -> dict[str, Any]:
     """What is stored of a run of stability_run.py. Its last policy is scored on more episodes than those before."""
     returns = [*found["returns"][:-1], float(np.mean(found["episodes"]))]
     return {"steps": found["steps"], "returns": returns, "cpu_seconds": found["cpu_seconds"][-1]}
+
+
+def theirs(task: str) -> dict[str, Any]:
+    """Runs of Stable-Baselines3's PPO with the same settings and budget, where stability.py has made them."""
+    agent, env = task.split("/")
+    if agent != "ppo" or env not in TASKS:
+        return {}
+    return {seed: ppo_result(run) for seed, run in load_stability(TASKS[env])["runs"][env].get("sb3", {}).items()}
+
+
+def iqm(runs: dict[str, Any]) -> str:
+    """The interquartile mean of the last returns, and the interval of it over runs."""
+    if not runs:
+        return "-"
+    values = np.array([[run["returns"][-1]] for run in runs.values()])
+    low, high = (float(end[0]) for end in bootstrap_interval(values))
+    return f"{float(interquartile_mean(values)[0]):,.1f} ({low:,.1f} to {high:,.1f})"
+
+
+def seconds(runs: dict[str, dict[str, Any]]) -> str:
+    """Processor seconds of training, of each side; where they were not kept, nothing."""
+    kept = ([run["cpu_seconds"] for run in found.values() if "cpu_seconds" in run] for found in runs.values())
+    return " / ".join(f"{np.median(values):.1f}" if values else "-" for values in kept)
 
 
 def row(task: str, runs: dict[str, dict[str, Any]]) -> str:

@@ -53,6 +53,8 @@ class AgentConfig(Section):
     """How layers start: torch's own way, or orthogonal with a small policy head."""
     max_grad_norm: float | None = setting(None, gt=0.0)
     """Gradients longer than this are shortened to it."""
+    reward_clip: float | None = setting(None, gt=0.0)
+    """Rewards beyond this size are cut to it before learning; reported returns are not."""
     reward_scale: float = setting(1.0, gt=0.0)
     """Rewards are multiplied by this before learning; reported returns are not."""
     normalize_obs: bool = False
@@ -66,6 +68,11 @@ class AgentConfig(Section):
     """Layer-normalise the hidden layers of networks that estimate values."""
     horizon: int = setting(32, ge=1)
     """Steps each environment takes between two learning phases."""
+
+    def learned_rewards(self, reward: Tensor) -> Tensor:
+        """Rewards of single steps as they are learned from."""
+        clip = self.reward_clip
+        return (reward if clip is None else reward.clamp(-clip, clip)) * self.reward_scale
 
     def net(self) -> NetSpec:
         """The settings that all networks share."""
@@ -144,7 +151,7 @@ class Agent(nn.Module, ABC):
     def see(self, rollout: Rollout) -> None:
         """Update the agent's own statistics with new steps, before the memory receives them."""
         if self.h_term is not None:
-            self.h_term.see(rollout, self.state_values, self.hypers, self.config.reward_scale)
+            self.h_term.see(rollout, self.state_values, self.hypers, self.config.learned_rewards)
 
     def seen_state(self) -> State:
         """The state that ``see`` keeps for this learner's lanes."""

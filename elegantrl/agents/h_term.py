@@ -94,7 +94,13 @@ class HTerm:
         self.direction = torch.zeros(sum(p.numel() for p in params), device=params[0].device)
 
     @torch.no_grad()
-    def see(self, rollout: Rollout, values_of: Callable[[Tree], Tensor], hypers: Any, reward_scale: float) -> None:
+    def see(
+        self,
+        rollout: Rollout,
+        values_of: Callable[[Tree], Tensor],
+        hypers: Any,
+        learned_rewards: Callable[[Tensor], Tensor],
+    ) -> None:
         """Store new steps, and search all stored steps for windows if enough of them are new."""
         self.trajectories.add(rollout)
         self.num_new += rollout.num_steps
@@ -102,7 +108,7 @@ class HTerm:
         if self.config.h_select == "reward":
             windows = self.trajectories.top_windows(self.config.h_windows, self.config.h_length, hypers.h_gamma)
         elif self.num_new >= min(SEARCH_EVERY, len(self.trajectories)) and self.trajectories.has_enough():
-            advantage_FN, value_FN = self.advantages(values_of, hypers.gamma, reward_scale)
+            advantage_FN, value_FN = self.advantages(values_of, hypers.gamma, learned_rewards)
             # Windows of advantage 0 have no weight. Before the first reward, for example, all advantages are errors.
             advantage_FN = advantage_FN * values_explain(advantage_FN + value_FN, advantage_FN)
             num_windows = self.num_parts * self.config.h_windows
@@ -111,7 +117,7 @@ class HTerm:
             self.windows, self.num_new = windows, 0
 
     def advantages(
-        self, values_of: Callable[[Tree], Tensor], gamma: Tensor, reward_scale: float
+        self, values_of: Callable[[Tree], Tensor], gamma: Tensor, learned_rewards: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """How much more than expected now followed each stored step, and what is expected: [F, N], oldest row first."""
         store = self.trajectories
@@ -125,7 +131,7 @@ class HTerm:
         cut = truncated_FN.nonzero(as_tuple=True)
         if cut[0].numel():
             next_value_FN[cut] = values_of(store.next_obs_at(place_FN[cut]))
-        reward_FN = store.reward[row_F] * reward_scale
+        reward_FN = learned_rewards(store.reward[row_F])
         return gae(reward_FN, value_FN, next_value_FN, terminated_FN, truncated_FN, gamma, TRACE), value_FN
 
     def next_windows(self) -> Windows:

@@ -191,7 +191,7 @@ class AgentOnPolicy(Agent):
 
     def rewards(self, r: Rollout) -> Tensor:
         """The rewards [T, N] to learn from."""
-        return r.reward * self.config.reward_scale
+        return self.config.learned_rewards(r.reward)
 
     def ends(self, r: Rollout) -> tuple[Tensor, Tensor]:
         """Which steps terminate and which truncate an episode, both [T, N]."""

@@ -123,10 +123,11 @@ class ByHand:
         return metrics
 
     def draw(self, buffer: ReplayBuffer, batch_size: int) -> Transition:
-        """A minibatch with scaled rewards."""
-        assert isinstance(self.config, ReplayConfig)
-        batch = buffer.ring.sample(batch_size, self.agent.hypers.gamma, self.config.n_step, self.sampler)
-        return batch._replace(reward=batch.reward * self.config.reward_scale)
+        """A minibatch with rewards as they are learned from."""
+        c = self.config
+        assert isinstance(c, ReplayConfig)
+        batch = buffer.ring.sample(batch_size, self.agent.hypers.gamma, c.n_step, self.sampler)
+        return batch._replace(reward=c.learned_rewards(batch.reward))
 
     def critic_loss(self, buffer: Any, batch_size: int) -> tuple[Tensor, Tensor]:
         """The critic's loss on a minibatch, and the minibatch's states."""

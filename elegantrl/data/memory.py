@@ -95,7 +95,7 @@ class Replay(Memory):
 
     def add(self, rollout: Rollout, env_steps: int) -> None:
         self.env_steps = env_steps
-        self.ring.add(rollout._replace(reward=rollout.reward * self.config.reward_scale))
+        self.ring.add(rollout._replace(reward=self.config.learned_rewards(rollout.reward)))
 
     def num_due(self, num_updates: int) -> int:
         learned_steps = max(0, self.env_steps - self.config.learning_starts)

@@ -132,7 +132,7 @@ def test_advantages_use_present_values_and_the_true_successors(make_spec: MakeSp
     successor = rollout.obs + torch.tensor([1.0, 0.0, 0.0])
     successor[1, 0, 0] = 10.0  # what was seen last in the episode that the time limit cut
     term.trajectories.add(rollout._replace(next_obs=successor))
-    found, value = term.advantages(lambda obs: 10 * obs[:, 0], torch.tensor(0.5), reward_scale=2.0)
+    found, value = term.advantages(lambda obs: 10 * obs[:, 0], torch.tensor(0.5), lambda reward: 2 * reward)
     torch.testing.assert_close(value, torch.tensor([[0.0], [10.0], [20.0]]))
     # Values 0, 10, 20; of the successors 10, 100, 30. Errors: 2 + 5 - 0, 4 + 50 - 10, 8 + 15 - 20.
     torch.testing.assert_close(found, torch.tensor([[7 + 0.5 * TRACE * 44], [44.0], [3.0]]))
@@ -160,7 +160,7 @@ def test_no_window_is_drawn_while_values_explain_little(make_spec: MakeSpec) -> 
     def drawn(values: list[float]) -> Tensor:
         """Weights of the windows if these are the values by time; that after the last step is that of it."""
         term = HTerm(HTermConfig(h_store=4, h_length=1, h_windows=1), make_spec("continuous", num_envs=1), CPU)
-        term.see(rollout, lambda obs: torch.tensor(values)[obs[:, 0].long()], hypers, 1.0)
+        term.see(rollout, lambda obs: torch.tensor(values)[obs[:, 0].long()], hypers, lambda reward: reward)
         return term.windows.weight
 
     # Returns 7.805, 7.9, 8, 0 with a variance of 11.7, advantages 1.805, 1.9, 2, 0 with 0.68.

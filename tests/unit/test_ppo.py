@@ -299,6 +299,12 @@ def test_reward_scale_reaches_the_targets(make_spec: MakeSpec, make_rollout: Mak
     torch.testing.assert_close(scaled.targets(rollout).advantage, plain.targets(smaller).advantage)
 
 
+def test_rewards_are_cut_before_they_are_scaled(make_spec: MakeSpec, make_rollout: MakeRollout) -> None:
+    cut = build(make_spec("discrete"), reward_clip=5.0, reward_scale=0.1)
+    rollout = make_rollout(cut, "discrete", 4, 1)._replace(reward=torch.tensor([[-100.0], [-5.0], [0.5], [7.0]]))
+    torch.testing.assert_close(cut.rewards(rollout), torch.tensor([[-0.5], [-0.5], [0.05], [0.5]]))
+
+
 def test_vtrace_setting_uses_vtrace(make_spec: MakeSpec, make_rollout: MakeRollout) -> None:
     """On-policy the value targets agree with those of GAE; for older data they differ."""
     # Guards against: P4, an advantage path without a value at the end of the rollout, a V-trace that is none, a flag

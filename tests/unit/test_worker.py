@@ -308,6 +308,17 @@ def test_reward_scale_is_for_learning_and_not_for_reporting() -> None:
     assert np.array_equal(fragment.episodes.returns, fragment.episodes.lengths)
 
 
+def test_reward_clip_is_for_learning_and_applies_to_single_steps() -> None:
+    config = DQNConfig(hidden=(4,), buffer_size=100, reward_clip=0.5, n_step=3, gamma=1.0)
+    learner, worker = learner_and_worker("dqn", config, "TensorCartPole", 2)
+    fragment = worker.sample(learner.weights(), 30, 0)
+    learner.update([fragment])
+    assert isinstance(learner.memory, Replay)
+    sums = learner.memory.draw().reward
+    assert set(sums.tolist()) <= {0.5, 1.0, 1.5} and 1.5 in sums  # of up to three steps
+    assert np.array_equal(fragment.episodes.returns, fragment.episodes.lengths)
+
+
 def test_a_replay_agent_normalises_observations() -> None:
     # Guards against: P6, observation normalisation that is dead, partial or lost on resume.
     config = DQNConfig(hidden=(4,), buffer_size=100, normalize_obs=True)
