@@ -31,10 +31,10 @@ CASES: list[Any] = [
     ("ppo", "TensorCartPole", {**ON_POLICY, "num_epochs": 3, "recompute_advantage": True}),
     ("ppo", "TensorPendulum", {
         **ON_POLICY, "batch_size": 24, "normalize_obs": True, "normalize_value": True, "entropy_coef": 0.01,
-        "lr_schedule": "linear", "normalize_advantage_over": "minibatch",
+        "lr_schedule": "linear", "normalize_advantage_over": "minibatch", "reward_clip": 1.0,
     }),
     ("a2c", "TensorCartPole", {"hidden": (8,), "horizon": 5, "vtrace": True}),
-    ("dqn", "TensorCartPole", {**REPLAY, "n_step": 3, "explore_steps": 50}),
+    ("dqn", "TensorCartPole", {**REPLAY, "n_step": 3, "explore_steps": 50, "reward_clip": 0.5}),
     pytest.param("d3qn", "TensorCartPole", {
         **REPLAY, "normalize_obs": True, "layer_norm": True, "target_interval": 3, "tau": 1.0,
     }, marks=pytest.mark.slow),
