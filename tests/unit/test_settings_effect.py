@@ -25,7 +25,7 @@ Run = Callable[..., RunResult]
 
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 KINDS = {"ppo": ("discrete", "continuous"), "a2c": ("discrete", "continuous")}
-KINDS |= dict.fromkeys(("discrete_sac", "dqn", "double_dqn", "dueling_dqn", "d3qn"), ("discrete",))
+KINDS |= dict.fromkeys(("discrete_sac", "dqn", "double_dqn", "dueling_dqn", "d3qn", "recurrent_dqn"), ("discrete",))
 DEFAULT_SUITE = {("ppo", "discrete")}
 """The others take minutes."""
 CASES = [
@@ -64,6 +64,8 @@ VALUES: dict[str, Any] = {
 """Values that are certain to matter within some hundred steps."""
 
 MORE: dict[str, dict[str, Any]] = {
+    "double": {"lr": 0.05},
+    "h_ratio": {"h_store": 32, "h_select": "reward"},
     "smooth_clip": {"smooth_std": 1.0},
     "subset_size": {"num_critics": 3},
     "target_critics": {"num_critics": 3},
