@@ -164,6 +164,11 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("zoo", "298 ± 33", "500k"),
         Reference("XuanCe", "204 ± 131", "2M", "last; best 320"),
     ),
+    "sac/BipedalWalkerHardcore-v3": (
+        Reference("zoo", "4 ± 104", "10M"),
+        Reference("zoo", "235 ± 111", "2M", "TQC"),
+        Reference("zoo", "122 ± 118", "100M", "PPO"),
+    ),
     "td3/BipedalWalker-v3": (
         Reference("zoo", "306 ± 57", "1M"),
         Reference("XuanCe", "262 ± 47", "2M", "last; best 311"),
