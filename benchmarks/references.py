@@ -135,16 +135,53 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("XuanCe", "10122 ± 833", "1M", "last; best 10428"),
     ),
     "sac/Walker2d-v5": (
-        Reference("SimbaV2", "690 ± 241", "100k", "Walker2d-v4"),
+        Reference("XuanCe", "4310 ± 364", "1M", "last; best 4529"),
+        Reference("Tianshou", "5007 ± 252", "1M", "Walker2d-v3"),
         Reference("SimbaV2", "2470 ± 1571", "300k", "Walker2d-v4"),
-    ),
-    "sac/Humanoid-v5": (
-        Reference("SimbaV2", "632 ± 170", "100k", "Humanoid-v4"),
-        Reference("SimbaV2", "3015 ± 1647", "300k", "Humanoid-v4"),
+        Reference("SimbaV2", "4536 ± 469", "1M", "Walker2d-v4"),
+        Reference("CleanRL", "3591 ± 911", "1M", "Walker2d-v4"),
     ),
     "sac/Ant-v5": (
-        Reference("SimbaV2", "747 ± 501", "100k", "Ant-v4, without contact forces"),
+        Reference("XuanCe", "3319 ± 621", "1M", "last; best 4194"),
+        Reference("Tianshou", "5850 ± 476", "1M", "Ant-v3, contact forces zero"),
         Reference("SimbaV2", "3532 ± 1561", "300k", "Ant-v4, without contact forces"),
+        Reference("SimbaV2", "5734 ± 639", "1M", "Ant-v4, without contact forces"),
+    ),
+    "sac/Humanoid-v5": (
+        Reference("XuanCe", "3978 ± 278", "1M", "last; best 4537"),
+        Reference("Tianshou", "5489 ± 81", "1M", "Humanoid-v3"),
+        Reference("SimbaV2", "3015 ± 1647", "300k", "Humanoid-v4"),
+        Reference("SimbaV2", "4826 ± 1593", "1M", "Humanoid-v4"),
+        Reference("CleanRL", "4996 ± 686", "1M", "Humanoid-v4"),
+    ),
+    "sac/Swimmer-v5": (
+        Reference("Tianshou", "44 ± 1", "1M", "Swimmer-v3, gamma 0.99"),
+        Reference("zoo", "346", "1M", "Swimmer-v3, gamma 0.9999"),
+    ),
+    "sac/Reacher-v5": (Reference("Tianshou", "-2.6 ± 0.2", "1M", "Reacher-v2"),),
+    "td3/Walker2d-v5": (
+        Reference("XuanCe", "4067 ± 826", "1M", "last; best 4961"),
+        Reference("Tianshou", "3982 ± 275", "1M", "Walker2d-v3"),
+        Reference("TD3", "4683 ± 540", "1M", "Walker2d-v1"),
+        Reference("CleanRL", "4058 ± 659", "1M", "Walker2d-v4"),
+    ),
+    "td3/Ant-v5": (
+        Reference("XuanCe", "3865 ± 1335", "1M", "last; best 4959"),
+        Reference("Tianshou", "5116 ± 800", "1M", "Ant-v3, contact forces zero"),
+        Reference("TD3", "4372 ± 1000", "1M", "Ant-v1"),
+    ),
+    "td3/Humanoid-v5": (
+        Reference("XuanCe", "70", "1M", "last; best 114"),
+        Reference("Tianshou", "5190 ± 179", "1M", "Humanoid-v3"),
+        Reference("CleanRL", "5035 ± 22", "1M", "Humanoid-v4"),
+    ),
+    "td3/Swimmer-v5": (
+        Reference("Tianshou", "104 ± 34", "1M", "Swimmer-v3, gamma 0.99"),
+        Reference("zoo", "359", "1M", "Swimmer-v3, gamma 0.9999"),
+    ),
+    "td3/Reacher-v5": (
+        Reference("Tianshou", "-2.7 ± 0.2", "1M", "Reacher-v2"),
+        Reference("TD3", "-3.6 ± 0.6", "1M", "Reacher-v1"),
     ),
     "td3/HalfCheetah-v5": (
         Reference("XuanCe", "8014 ± 3051", "1M", "last; best 8349"),
