@@ -103,8 +103,8 @@ TASKS = [
     Task("sac", "BipedalWalker-v3", 300, 500_000, 3, every_seed=True, episodes=100),
     Task("mod_sac", "BipedalWalker-v3", 300, 500_000, 3, every_seed=True, episodes=100),
     Task("sac", "BipedalWalkerHardcore-v3", 300, 4_000_000, 1, episodes=100),
-    # Bars of SAC and TD3: nine tenths of the highest score that somebody published as a mean over seeds. Of Reacher that is
-    # the TD3 paper's; Tianshou's is the luckiest of all evaluations of a run, of 10 episodes each.
+    # Bars of SAC and TD3: nine tenths of the highest score that somebody published as a mean over seeds (Swimmer: as a
+    # single run). For Reacher that is the TD3 paper's: Tianshou's is the best of all evaluations, of 10 episodes each.
     Task("sac", "Walker2d-v5", 4506, 1_000_000, 3, target=4506),
     Task("sac", "Ant-v5", 5265, 1_000_000, 3, target=5265),
     Task("sac", "Humanoid-v5", 4940, 1_000_000, 3, target=4940),
