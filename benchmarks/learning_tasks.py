@@ -61,7 +61,7 @@ class Task(NamedTuple):
 
 
 NO_CONTACTS = ("--env-kwargs", "include_cfrc_ext_in_observation=False")
-"""Ant without the 78 contact forces in its observation, which were all zero in the versions that most scores are from."""
+"""Ant without the 78 contact forces in its observation, which were zero in the versions that most scores are from."""
 
 SPREAD, FORAGING = "mpe2:simple_spread_v3", "Foraging-8x8-2p-2f-coop-v3"
 
