@@ -230,7 +230,7 @@ are means over seeds, \u00b1 the standard deviation over seeds:
 - **final**: the last evaluation of the run;
 - **best**: its best evaluation, confirmed on fresh episodes before it counts;
 - **fresh**: that best policy over 20 episodes (BipedalWalker and Reacher 100, teams 1,000) which training never saw,
-  the same for all runs; in brackets the worst seed. This score is held against the bar. Of a team it is the sum over its agents.
+  the same for all runs; in brackets the worst seed. The bar is for this score. Of a team it is the sum over its agents.
 
 A bar asks *every* seed, or the *mean* over seeds, for a fresh score within a number of environment steps. Runs stop as
 soon as they reach their target: steps (least and most over seeds) are what it took, and more steps might give more.
