@@ -159,7 +159,7 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("zoo", "346", "1M", "Swimmer-v3, gamma 0.9999"),
     ),
     "sac/Reacher-v5": (
-        Reference("Tianshou", "-2.6 ± 0.2", "1M", "Reacher-v2, best of all evaluations of 10 episodes"),
+        Reference("Tianshou", "-2.6 ± 0.2", "1M", "Reacher-v2, best evaluation of each run"),
     ),
     "td3/Walker2d-v5": (
         Reference("XuanCe", "4067 ± 826", "1M", "last; best 4961"),
@@ -182,7 +182,7 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("zoo", "359", "1M", "Swimmer-v3, gamma 0.9999"),
     ),
     "td3/Reacher-v5": (
-        Reference("Tianshou", "-2.7 ± 0.2", "1M", "Reacher-v2, best of all evaluations of 10 episodes"),
+        Reference("Tianshou", "-2.7 ± 0.2", "1M", "Reacher-v2, best evaluation of each run"),
         Reference("TD3", "-3.6 ± 0.6", "1M", "Reacher-v1"),
     ),
     "td3/HalfCheetah-v5": (
