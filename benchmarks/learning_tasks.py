@@ -106,8 +106,8 @@ TASKS = [
     Task("sac", "BipedalWalker-v3", 300, 500_000, 3, every_seed=True, episodes=100),
     Task("mod_sac", "BipedalWalker-v3", 300, 500_000, 3, every_seed=True, episodes=100),
     Task("sac", "BipedalWalkerHardcore-v3", 300, 4_000_000, 1, episodes=100),
-    # Bars of SAC and TD3: the highest published mean over seeds less a tenth, for Swimmer the highest single run. Scores
-    # with contact forces are of another task: the bar of the whole Ant-v5 is the highest of those on Ant-v5 itself.
+    # Bars of SAC and TD3: the highest published mean over seeds less a tenth, for Swimmer the highest single run. Ant
+    # with contact forces is another task than without: its bar comes from scores on Ant-v5 itself.
     Task("sac", "Walker2d-v5", 4506, 1_000_000, 3, target=4506),
     Task("sac", "Ant-v5", 5265, 1_000_000, 3, flags=NO_CONTACTS, target=5265),
     Task("sac", "Ant-v5", 3775, 1_000_000, 3, target=3775),

@@ -158,9 +158,7 @@ REFERENCES: dict[str, tuple[Reference, ...]] = {
         Reference("Tianshou", "44 ± 1", "1M", "Swimmer-v3, gamma 0.99"),
         Reference("zoo", "346", "1M", "Swimmer-v3, gamma 0.9999"),
     ),
-    "sac/Reacher-v5": (
-        Reference("Tianshou", "-2.6 ± 0.2", "1M", "Reacher-v2, best evaluation of each run"),
-    ),
+    "sac/Reacher-v5": (Reference("Tianshou", "-2.6 ± 0.2", "1M", "Reacher-v2, best evaluation of each run"),),
     "td3/Walker2d-v5": (
         Reference("XuanCe", "4067 ± 826", "1M", "last; best 4961"),
         Reference("Tianshou", "3982 ± 275", "1M", "Walker2d-v3"),
